@@ -13,7 +13,6 @@ import pytest
 
 from nftproxy import logs
 from nftproxy.agent.reporting.metrics import Metrics
-from nftproxy.agent.reporting.metrics_snapshot import MetricsSnapshot
 from nftproxy.logs import TEXT, CodeFilter, JsonFormatter, warn, warn_of
 from nftproxy.model.codes import Code
 from nftproxy.model.errors import Problem
@@ -181,7 +180,8 @@ def test_warnings_are_counted_by_code(warnings: dict[str, int]) -> None:
     if warnings:
         logged(codes, logging.Formatter(TEXT))
     assert list(codes.counts().items()) == list(warnings.items())
-    text = Metrics(lambda: MetricsSnapshot(warnings=codes.counts())).exposition().decode()
+    metrics = Metrics(lambda metrics: metrics.set_each("nftproxy_warnings_total", codes.counts()))
+    text = metrics.exposition().decode()
     lines = [line for line in text.splitlines() if line.startswith("nftproxy_warnings_total")]
     assert lines == [f'nftproxy_warnings_total{{code="{code}"}} {count}.0' for code, count in warnings.items()]
 

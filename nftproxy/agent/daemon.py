@@ -36,8 +36,8 @@ from nftproxy.agent.reporting import occurrences
 from nftproxy.agent.reporting.event_recorder import EventRecorder, PostEvent
 from nftproxy.agent.reporting.fault_reporter import FaultReporter
 from nftproxy.agent.reporting.health import Health
+from nftproxy.agent.reporting.measurements import measure
 from nftproxy.agent.reporting.metrics import Metrics
-from nftproxy.agent.reporting.metrics_snapshot import snapshot
 from nftproxy.agent.reporting.service_counts import ServiceCounts
 from nftproxy.agent.reporting.sync_reporter import SyncReporter
 from nftproxy.agent.silence_watch import SilenceWatch
@@ -96,7 +96,7 @@ class Daemon:
         self._commits = CommitListener()
         self._events = EventRecorder(state.node.name)
 
-        self.metrics = Metrics(lambda: snapshot(pipeline))
+        self.metrics = Metrics(lambda metrics: measure(metrics, pipeline))
         self.metrics.set("nftproxy_build_info", 1, __version__, libnftables, platform.release())
         self._lock: AgentLock | None = None
         health = Health(config.sync_period, pipeline.generations)

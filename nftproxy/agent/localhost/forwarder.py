@@ -23,7 +23,7 @@ from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from nftproxy.agent.http.listeners import FIRST_PAUSE, LONGEST_PAUSE
-from nftproxy.agent.localhost.relay import CHUNK, connect, relay, reset
+from nftproxy.agent.localhost.relay import connect, relay, reset
 from nftproxy.agent.reporting.metrics import Metrics
 from nftproxy.agent.reporting.occurrences import Occurrence
 from nftproxy.kernel.process_resources import allowed_files
@@ -105,7 +105,6 @@ class LocalhostForwarder:
         self._counts: Counter[ObjectKey] = Counter()
         self._of_namespace: Counter[str] = Counter()
         self._full: set[ObjectKey] = set()
-        self._buffer = memoryview(bytearray(CHUNK))
 
     def serve(self, wanted: Mapping[LocalPort, Forwarding]) -> None:
         """Serve exactly these ports.  Nothing happens if the mapping is the same object as before."""
@@ -294,4 +293,4 @@ class LocalhostForwarder:
         else:
             with server:
                 self._metrics.count("nftproxy_localhost_connections_total", "forwarded")
-                await relay(client, server, self._buffer)
+                await relay(client, server)

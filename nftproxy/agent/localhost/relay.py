@@ -2,8 +2,8 @@
 
 * The end of a direction is passed on (half-closed), and the other direction goes on.  Any other end is passed on as a
   reset, so that no peer mistakes half an answer for a whole.
-* The first bytes are copied through a buffer that all connections share.  After `MUCH` bytes they are spliced through a
-  pipe, which takes less CPU, but two more file descriptors for each direction.
+* The first bytes are copied.  After `MUCH` bytes they are spliced through a pipe, which takes less CPU, but two more
+  file descriptors for each direction.
 * After each chunk all other tasks of the loop get their turn.
 """
 
@@ -56,15 +56,15 @@ async def connect(endpoint: tuple[Address, int]) -> socket.socket:
     return server
 
 
-async def relay(client: socket.socket, server: socket.socket, buffer: memoryview) -> None:
-    """Carry both directions.  Tasks of the same loop may share `buffer`.  The caller closes both ends."""
+async def relay(client: socket.socket, server: socket.socket) -> None:
+    """Carry both directions.  The caller closes both ends."""
     is_whole = False
     try:
         for end in (client, server):
             end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         async with asyncio.TaskGroup() as both:
-            both.create_task(_carry(client, server, buffer))
-            both.create_task(_carry(server, client, buffer))
+            both.create_task(_carry(client, server))
+            both.create_task(_carry(server, client))
         is_whole = True
     except* OSError:
         pass  # an end is gone, and the reset tells the other end
@@ -73,44 +73,24 @@ async def relay(client: socket.socket, server: socket.socket, buffer: memoryview
             reset(client, server)
 
 
-async def _carry(source: socket.socket, sink: socket.socket, buffer: memoryview) -> None:
+async def _carry(source: socket.socket, sink: socket.socket) -> None:
     """Carry a direction to its end, and pass the end on."""
-    if await _copy(source, sink, buffer):
+    if await _copy(source, sink):
         await _splice(source, sink)
     sink.shutdown(socket.SHUT_WR)
 
 
-async def _copy(source: socket.socket, sink: socket.socket, buffer: memoryview) -> bool:
+async def _copy(source: socket.socket, sink: socket.socket) -> bool:
     """Copy up to `MUCH` bytes.  Return whether there may be more."""
-    carried = 0
+    loop, carried = asyncio.get_running_loop(), 0
     while carried < MUCH:
-        try:
-            count = source.recv_into(buffer)
-        except BlockingIOError:
-            await _readable(source)
-            continue
-        if not count:
+        data = await loop.sock_recv(source, CHUNK)
+        if not data:
             return False
-        carried += count
-        await _send(sink, buffer[:count])
+        carried += len(data)
+        await loop.sock_sendall(sink, data)
         await asyncio.sleep(0)
     return True
-
-
-async def _send(sink: socket.socket, data: memoryview) -> None:
-    """Send all data.  The part that can't be sent at once is copied, as other tasks use the buffer meanwhile."""
-    sent = _try_to_send(sink, data)
-    rest = memoryview(bytes(data[sent:]))
-    while rest:
-        await _writable(sink)
-        rest = rest[_try_to_send(sink, rest) :]
-
-
-def _try_to_send(sink: socket.socket, data: memoryview) -> int:
-    try:
-        return sink.send(data)
-    except BlockingIOError:
-        return 0
 
 
 async def _splice(source: socket.socket, sink: socket.socket) -> None:

@@ -22,7 +22,6 @@ from prometheus_client import CollectorRegistry, ProcessCollector, generate_late
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.registry import Collector
 
-from nftproxy.agent.reporting.metrics_snapshot import MetricsSnapshot
 from nftproxy.model.addresses import FAMILY_NAMES, Family
 from nftproxy.model.stages import Stage
 from nftproxy.sources.api_connection import RequestOutcome
@@ -224,57 +223,40 @@ class _Histogram(Collector):
 class Metrics:
     """All metrics of an agent, by their full names."""
 
-    def __init__(self, look: Callable[[], MetricsSnapshot] = MetricsSnapshot) -> None:
-        """Start with the known series.  `look` is called at each scrape."""
-        self._look = look
-        self._counters = {row.header[0]: _Numbers(CounterMetricFamily, row) for row in COUNTERS}
-        self._gauges = {row.header[0]: _Numbers(GaugeMetricFamily, row) for row in GAUGES}
+    def __init__(self, measure: Callable[[Metrics], None] = lambda _: None) -> None:
+        """Start with the known series.  `measure` is called at each scrape, to set metrics."""
+        self._measure = measure
+        self._numbers = {row.header[0]: _Numbers(CounterMetricFamily, row) for row in COUNTERS}
+        self._numbers |= {row.header[0]: _Numbers(GaugeMetricFamily, row) for row in GAUGES}
         self._histograms = {row.header[0]: _Histogram(row) for row in HISTOGRAMS}
         self._registry = CollectorRegistry()
-        for metric in (*self._counters.values(), *self._gauges.values(), *self._histograms.values()):
+        for metric in (*self._numbers.values(), *self._histograms.values()):
             self._registry.register(metric)
         ProcessCollector(registry=self._registry)
 
     def exposition(self) -> bytes:
         """Return all metrics in Prometheus' text format, version 0.0.4."""
-        found = self._look()
         for name in _PASSING:
-            self._gauges[name].values.clear()
-        for family, figures in found.families.items():
-            self.set("nftproxy_elements", figures.elements, family)
-            for container, count in figures.clients.items():
-                self.set("nftproxy_affinity_entries", count, family, container)
-            self._set_known("nftproxy_forwarding", figures.forwarding, family)
-            for policy, count in figures.without_local_endpoints.items():
-                self.set("kubeproxy_sync_proxy_rules_no_local_endpoints_total", count, family, policy)
-        for code, count in found.warnings.items():
-            self._counters["nftproxy_warnings_total"].values[code,] = count
-        self._set_known("nftproxy_conntrack_entries", found.conntrack_entries)
-        self._set_known("nftproxy_conntrack_limit", found.conntrack_limit)
-        self.set("nftproxy_conflicts", found.conflicts)
-        self.set("nftproxy_services_quarantined", found.quarantined)
+            self._numbers[name].values.clear()
+        self._measure(self)
         return generate_latest(self._registry)
 
     def count(self, name: str, *labels: Label, by: float = 1) -> None:
         """Add to a counter."""
-        values = self._counters[name].values
+        values = self._numbers[name].values
         values[labels] = values.get(labels, 0.0) + by
 
     def set(self, name: str, value: float, *labels: Label) -> None:
         """Set a gauge."""
-        self._gauges[name].values[labels] = value
-
-    def _set_known(self, name: str, value: float | None, *labels: Label) -> None:
-        if value is not None:
-            self.set(name, value, *labels)
+        self._numbers[name].values[labels] = value
 
     def set_only(self, name: str, *labels: str) -> None:
         """Set a gauge to 1 for each of these values of its label, and drop its other series."""
-        self._gauges[name].values = {(label,): 1.0 for label in labels}
+        self.set_each(name, dict.fromkeys(labels, 1.0))
 
     def set_each(self, name: str, values: Mapping[str, float]) -> None:
-        """Set a gauge for each of these values of its label, and drop its other series."""
-        self._gauges[name].values = {(label,): value for label, value in values.items()}
+        """Set a metric for each of these values of its label, and drop its other series."""
+        self._numbers[name].values = {(label,): value for label, value in values.items()}
 
     def observe(self, name: str, value: float, *labels: Label) -> None:
         """Add an observation to a histogram."""

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import pytest
 
-from nftproxy.agent.localhost.relay import CHUNK, MUCH, connect, relay
+from nftproxy.agent.localhost.relay import MUCH, connect, relay
 from nftproxy.model.addresses import Address
 
 TIMEOUT = 60.0
@@ -55,11 +55,10 @@ async def relayed() -> AsyncIterator[Ends]:
     """A client and a server with a relay between them."""
     client, near = await pair()
     far, server = await pair()
-    buffer = memoryview(bytearray(CHUNK))
 
     async def run() -> None:
         with near, far:
-            await relay(near, far, buffer)
+            await relay(near, far)
 
     with client, server:
         task = asyncio.create_task(run())

@@ -13,8 +13,8 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from nftproxy.agent.reporting.health import Health, Moment
+from nftproxy.agent.reporting.measurements import measure
 from nftproxy.agent.reporting.metrics import Metrics
-from nftproxy.agent.reporting.metrics_snapshot import MetricsSnapshot, snapshot
 from nftproxy.agent.reporting.sync_reporter import Clocks, SyncReporter
 from nftproxy.model.addresses import Family
 from nftproxy.model.errors import Refused
@@ -122,11 +122,11 @@ class Clock:
 def metrics_of(pipeline: Pipeline) -> Metrics:
     """Metrics that look at this pipeline, at maps that remember three clients each, and at a log with a warning."""
 
-    def look() -> MetricsSnapshot:
-        figures = snapshot(
-            pipeline, lambda family: {f"{family.value}-affinity": 3}, lambda paths: dict.fromkeys(paths, 7)
+    def look(metrics: Metrics) -> None:
+        measure(
+            metrics, pipeline, lambda family: {f"{family.value}-affinity": 3}, lambda paths: dict.fromkeys(paths, 7)
         )
-        return figures._replace(warnings={"NFT301": 1})
+        metrics.set_each("nftproxy_warnings_total", {"NFT301": 1})
 
     return Metrics(look)
 
@@ -659,7 +659,7 @@ NODE = ("nftproxy_forwarding", "nftproxy_conntrack")
 def test_the_nodes_sysctls(sysctls: Mapping[str, int], expected: Series) -> None:
     """Forwarding has a series for each family with Services, and a missing sysctl has none."""
     made = pipeline(service(), slice_of())
-    metrics = Metrics(lambda: snapshot(made, lambda _: {}, lambda _: sysctls))
+    metrics = Metrics(lambda metrics: measure(metrics, made, lambda _: {}, lambda _: sysctls))
     assert series(metrics, *NODE) == expected
 
 
@@ -667,7 +667,7 @@ def test_sysctls_that_go() -> None:
     """Series end when no Service of the family is left, and when the kernel no longer has the settings."""
     made = pipeline(service(), slice_of())
     sysctls = {"ipv4/ip_forward": 1, "netfilter/nf_conntrack_max": 400}
-    metrics = Metrics(lambda: snapshot(made, lambda _: {}, lambda _: sysctls))
+    metrics = Metrics(lambda metrics: measure(metrics, made, lambda _: {}, lambda _: sysctls))
     assert series(metrics, *NODE) == {'nftproxy_forwarding{ip_family="IPv4"}': 1, "nftproxy_conntrack_limit": 400}
     made.ingest([Removed(Service, key("shop/web"))])
     del sysctls["netfilter/nf_conntrack_max"]
