@@ -20,10 +20,8 @@ from collections.abc import (
 from contextlib import aclosing
 from pathlib import Path
 
-from nftproxy.agent.conntrack_watch import watch_conntrack_fill
 from nftproxy.agent.fast_path import keep_fast_path
 from nftproxy.agent.followers import Followers
-from nftproxy.agent.forwarding import watch_forwarding
 from nftproxy.agent.http.listeners import Listeners
 from nftproxy.agent.lifecycle.reload import until_changed
 from nftproxy.agent.lifecycle.rivals import until_alone, watch_other_proxies
@@ -31,7 +29,7 @@ from nftproxy.agent.lifecycle.shutdown import SIGNALS, asked_to_end, ends_in_any
 from nftproxy.agent.lifecycle.startup_taint import StartupTaint
 from nftproxy.agent.localhost.forwarder import LocalhostForwarder
 from nftproxy.agent.loop import SyncLoop
-from nftproxy.agent.pod_routes import watch_pod_routes
+from nftproxy.agent.node_watch import watch_node
 from nftproxy.agent.reporting import occurrences
 from nftproxy.agent.reporting.event_recorder import EventRecorder, PostEvent
 from nftproxy.agent.reporting.fault_reporter import FaultReporter
@@ -206,10 +204,7 @@ class Daemon:
         else:
             yield watch_other_proxies(self.faults.report_other_proxies)
         yield keep_fast_path(self._pipeline, self._kernel, self.faults.report_fast_path)
-        yield watch_forwarding(self._pipeline, self.faults.report_not_forwarded)
-        yield watch_conntrack_fill(self.faults.report_conntrack_fill)
-        if config.cluster_cidrs:
-            yield watch_pod_routes(self._pipeline, self.faults.report_unrouted)
+        yield watch_node(self._pipeline, self.faults)
         if config.startup_taint and nodes is not None:
             yield self._startup_taint.remove(nodes)
 

@@ -1,25 +1,20 @@
-"""Looks periodically whether the node has routes to endpoints within clusterCIDR.
+"""Whether the node has routes to endpoints within clusterCIDR.
 
 Rules lead packets to endpoints, and the network plugin's routes lead them on.  A socket of UDP that connects makes the
-kernel look for a route, and sends nothing.  A node that has just joined may lack its route for a moment, so an endpoint
-counts once two looks in a row have found no route.
+kernel look for a route, and sends nothing.
 """
 
 from __future__ import annotations
 
-import asyncio
 import errno
 import itertools
 import os
 import socket
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 
 from nftproxy.model.addresses import Address, Family, Network, contains, family_of
 from nftproxy.model.objects import EndpointSlice
-from nftproxy.pipeline import Pipeline
 
-PERIOD = 30.0
-"""Seconds between two looks: the default period of the checks of our own tables."""
 MOST_SLICES = 1_000
 """EndpointSlices among which a look chooses: they take some milliseconds."""
 MOST_TRIED = 64
@@ -29,17 +24,6 @@ MOST_OF_A_SLICE = 10
 NO_ROUTE = frozenset({errno.ENETUNREACH, errno.EHOSTUNREACH, errno.EACCES, errno.EINVAL})
 """Errors without a route, and of routes that are unreachable, prohibit or blackhole (ip-route(8))."""
 DISCARD = 9  # any port will do, as nothing is sent
-
-
-async def watch_pod_routes(pipeline: Pipeline, report: Callable[[Mapping[Address, str]], None]) -> None:
-    """Call `report` after each look with the endpoints without a route and the reasons, until cancelled."""
-    before: Mapping[Address, str] = {}
-    while True:
-        await asyncio.sleep(PERIOD)
-        tried = sample(pipeline.state.slices(), pipeline.settings.config.cluster_cidrs)
-        found = await asyncio.to_thread(unrouted, tried)
-        report({address: reason for address, reason in found.items() if address in before})
-        before = found
 
 
 def sample(slices: Iterable[EndpointSlice], ranges: Sequence[Network]) -> list[Address]:

@@ -5,7 +5,7 @@
 
 import functools
 
-from nftproxy.agent import conntrack_watch, daemon, forwarding, pod_routes
+from nftproxy.agent import daemon, node_watch
 from nftproxy.agent.lifecycle import rivals
 from nftproxy.agent.reporting import freshness
 from nftproxy.api.pauses import ReflectorTimes
@@ -26,7 +26,5 @@ if __name__ == "__main__":
     vars(daemon)["ApiClient"] = functools.partial(ApiClient, times=TIMES, patience=PATIENCE)
     vars(rivals)["PERIOD"] = PROXIES_PERIOD
     vars(freshness)["GRACE"] = GRACE
-    vars(pod_routes)["PERIOD"] = PROXIES_PERIOD
-    vars(forwarding)["PERIOD"] = PROXIES_PERIOD
-    vars(conntrack_watch)["PERIOD"] = PROXIES_PERIOD
+    vars(node_watch)["PERIOD"] = PROXIES_PERIOD
     cli.main()

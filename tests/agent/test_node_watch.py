@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from nftproxy.agent.forwarding import not_forwarded
+from nftproxy.agent.node_watch import not_forwarded
 from nftproxy.model.addresses import Family
 from tests.support.factories import pipeline, service, slice_of
 
