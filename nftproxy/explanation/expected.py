@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Iterator, Sequence
-from typing import Protocol
 
 import msgspec
 
@@ -30,7 +29,7 @@ from nftproxy.model.addresses import Address, Family
 from nftproxy.pipeline import Pipeline
 from nftproxy.policy.claims import NODE
 from nftproxy.policy.compile import PortKey
-from nftproxy.rules.ruleset import Declaration, Element, Generation, NftKind
+from nftproxy.rules.ruleset import Declaration, Element, FoundElement, Generation, NftKind
 
 _HOOK = re.compile(r"type \w+ hook (\w+) priority ([\w-]+)")
 
@@ -151,19 +150,7 @@ def _written(chain: Declaration) -> re.Match[str] | None:
 # The elements in the kernel
 
 
-class Held(Protocol):
-    """An element in the kernel: its value, "" in a set, and the seconds until it expires, None if it never does."""
-
-    @property
-    def value(self) -> str:
-        """The value, as our statements write it."""
-
-    @property
-    def seconds(self) -> float | None:
-        """The time until the element expires."""
-
-
-Find = Callable[[Family, str, str], Held | None]
+Find = Callable[[Family, str, str], FoundElement | None]
 """Looks up the element with a key in a set or map of our table (kernel/nfnetlink/elements.py): family, name, key."""
 
 
@@ -202,7 +189,7 @@ def _returning(case: Case, pod: Address) -> Case:
     )
 
 
-def _compared(expected: Expected, held: Held | None) -> Expected:
+def _compared(expected: Expected, held: FoundElement | None) -> Expected:
     found = held.value if held else None
     return msgspec.structs.replace(expected, is_held=found == expected.value, found=found)
 

@@ -61,6 +61,13 @@ def element_text(key: str, value: str) -> str:
     return f"{key} : {value}" if value else key
 
 
+class FoundElement(NamedTuple):
+    """The kernel's element: its value as nft's text, "" in a set, and the seconds until it expires, None for never."""
+
+    value: str
+    seconds: float | None
+
+
 class Declaration(msgspec.Struct, frozen=True, gc=False):
     """A set, a map, or a chain."""
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Iterator
-from typing import NamedTuple, Self
+from typing import Self
 
 import msgspec
 
@@ -45,13 +45,7 @@ from nftproxy.netlink.codec import (
     number_of,
 )
 from nftproxy.netlink.netfilter import FAMILY_NUMBER, body_attributes
-
-
-class FoundElement(NamedTuple):
-    """An element: its value as nft's text, "" in a set, and the seconds until it expires, None if it doesn't."""
-
-    value: str
-    seconds: float | None
+from nftproxy.rules.ruleset import FoundElement
 
 
 class ListedElement(msgspec.Struct, frozen=True):

@@ -9,29 +9,18 @@ judged, so a chain that is found may have its effect only on packets that nobody
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from nftproxy.kernel.nfnetlink.nft_queries import why
-from nftproxy.kernel.nfnetlink.sockets import bodies, open_socket
+from nftproxy.kernel.nfnetlink.nft_queries import query
 from nftproxy.model.addresses import TABLE
 from nftproxy.model.base_chains import Effect, ForeignChain, rule_with
-from nftproxy.model.errors import Unavailable
 from nftproxy.netlink import nf_tables as nft
-from nftproxy.netlink.codec import (
-    ACKNOWLEDGE,
-    DUMP,
-    Attributes,
-    attribute_map,
-    attributes_of,
-    named,
-    number_of,
-    text_of,
-)
-from nftproxy.netlink.netfilter import body_attributes
+from nftproxy.netlink.codec import DUMP, Attributes, attribute_map, attributes_of, named, number_of, text_of
 
-ATTEMPTS = 10  # at an answer that other programs' commits interrupt
 FAMILIES = {1: "inet", 2: "ip", 5: "netdev", 10: "ip6"}  # NFPROTO_*, by nft's words
 _NETDEV_HOOKS = ("ingress", "egress")
 _INET_HOOKS = (*nft.HOOKS, "ingress")
@@ -42,9 +31,8 @@ OURS_AND_PROXIES = frozenset({TABLE, "kube-proxy"})
 """Tables that aren't read, beside dormant tables: ours, and that of kube-proxy's nftables mode."""
 _TARGETS = {b"reject": Effect.DROPS, b"DROP": Effect.DROPS, b"REJECT": Effect.DROPS}
 """Effects by the names of targets of iptables.  Its DNAT and REDIRECT come after our chains, at priority -100."""
-_WORDS = (b"immediate", b"reject", b"lookup", b"target", b"notrack", b"nat", b"redir")
-_INTERESTING = tuple(word + b"\0" for word in _WORDS)
-"""A rule without any of these has no effect, and isn't parsed."""
+_is_interesting = re.compile(rb"(?:immediate|reject|lookup|target|notrack|nat|redir)\0").search
+"""A rule without any of these words has no effect, and isn't parsed."""
 _FIRST = {Effect.EXEMPTS: -201, Effect.TRANSLATES: -101}
 """The highest priority at which a chain has an effect on our packets: before connection tracking, and not after our
 translation.  At the same priority the kernel runs the chain first that was made last."""
@@ -62,15 +50,15 @@ class _TableKey(NamedTuple):
     table: str
 
 
+@dataclass
 class _Chain:
     """A chain: its hook ("" if it has none), its priority, the effects of its rules, and the chains they lead to."""
 
-    def __init__(self, hook: str = "", priority: int = 0, *, has_drop_policy: bool = False) -> None:
-        self.hook = hook
-        self.priority = priority
-        self.has_drop_policy = has_drop_policy
-        self.effects: set[Effect] = set()
-        self.leads_to: set[str] = set()
+    hook: str = ""
+    priority: int = 0
+    has_drop_policy: bool = False
+    effects: set[Effect] = field(default_factory=set)
+    leads_to: set[str] = field(default_factory=set)
 
     def can_have(self, effect: Effect) -> bool:
         """Return whether a rule with this effect would have it on packets to Services, at this hook and priority."""
@@ -83,21 +71,14 @@ def foreign_chains() -> list[ForeignChain]:
     Raises:
         Unavailable: the kernel does not answer.
     """
-    for _ in range(ATTEMPTS):
-        try:
-            return sorted(_found())
-        except InterruptedError:
-            continue
-        except OSError as error:
-            raise Unavailable(why(error)) from error
-    raise Unavailable(f"the nftables ruleset changed {ATTEMPTS} times while it was being read")
+    return sorted(_found())
 
 
 def _found() -> Iterator[ForeignChain]:
     tables: dict[_TableKey, dict[str, _Chain]] = {}
     for family in FAMILIES:
         left_out = OURS_AND_PROXIES | frozenset(_dormant(family))
-        for held in map(body_attributes, _dump(nft.GET_CHAIN, family)):
+        for held in query(nft.GET_CHAIN, family, flags=DUMP):
             name = text_of(held[nft.CHAIN_NAME])
             key = _TableKey(family, text_of(held[nft.OF_TABLE]))
             if key.table not in left_out and not name.startswith(OF_KUBERNETES):
@@ -112,7 +93,7 @@ def _found() -> Iterator[ForeignChain]:
 
 def _dormant(family: int) -> Iterator[str]:
     """Yield the tables that no packet comes to, as they are dormant."""
-    for held in map(body_attributes, _dump(nft.GET_TABLE, family)):
+    for held in query(nft.GET_TABLE, family, flags=DUMP):
         if number_of(held[nft.TABLE_FLAGS]) & nft.DORMANT:
             yield text_of(held[nft.OF_TABLE])
 
@@ -128,10 +109,7 @@ def _chain(family: int, held: Attributes) -> _Chain:
 
 
 def _read_rules(tables: Mapping[_TableKey, Mapping[str, _Chain]], family: int) -> None:
-    for body in _dump(nft.GET_RULE, family):
-        if not any(word in body for word in _INTERESTING):
-            continue
-        held = body_attributes(body)
+    for held in query(nft.GET_RULE, family, flags=DUMP, is_wanted=_is_interesting):
         key = _TableKey(family, text_of(held[nft.OF_TABLE]))
         chain = tables.get(key, {}).get(text_of(held[_RULE_CHAIN]))
         if chain is not None:
@@ -183,16 +161,15 @@ def _elements(key: _TableKey, name: bytes) -> Iterator[Attributes]:
     wanted = named(nft.OF_TABLE, key.table) + named(nft.LIST_SET, text_of(name))
     if not _has_verdicts(key, text_of(name)):
         return
-    for body in _dump(nft.GET_ELEMENTS, key.family, wanted):
-        for _, item in attributes_of(body_attributes(body).get(nft.LIST_ELEMENTS, b"")):
+    for held in query(nft.GET_ELEMENTS, key.family, wanted, flags=DUMP):
+        for _, item in attributes_of(held.get(nft.LIST_ELEMENTS, b"")):
             yield attribute_map(item)
 
 
 def _has_verdicts(key: _TableKey, name: str) -> bool:
     wanted = named(nft.OF_TABLE, key.table) + named(nft.SET_NAME, name)
-    with open_socket() as kernel:
-        (held,) = map(body_attributes, bodies(kernel, nft.request(nft.GET_SET, ACKNOWLEDGE, key.family, wanted)))
-    return number_of(held.get(nft.SET_DATA_TYPE, b"")) == nft.DATA_TYPE_VERDICT
+    found = query(nft.GET_SET, key.family, wanted)
+    return any(number_of(held.get(nft.SET_DATA_TYPE, b"")) == nft.DATA_TYPE_VERDICT for held in found)
 
 
 def _why(chains: Mapping[str, _Chain], start: str, effect: Effect) -> str:
@@ -202,8 +179,3 @@ def _why(chains: Mapping[str, _Chain], start: str, effect: Effect) -> str:
     return rule_with(
         effect, start, lambda name: effect in chains[name].effects, lambda name: chains[name].leads_to & chains.keys()
     )
-
-
-def _dump(kind: int, family: int, attributes: bytes = b"") -> list[bytes]:
-    with open_socket() as kernel:
-        return list(bodies(kernel, nft.request(kind, DUMP, family, attributes)))

@@ -178,7 +178,7 @@ def chains_matching(family: Family, pattern: re.Pattern[bytes]) -> list[tuple[st
     Raises:
         Unavailable: the kernel does not answer.
     """
-    found = query(nft.GET_CHAIN, FAMILY_NUMBER[family], flags=DUMP, is_wanted=lambda data: bool(pattern.search(data)))
+    found = query(nft.GET_CHAIN, FAMILY_NUMBER[family], flags=DUMP, is_wanted=pattern.search)
     matching = [each for each in found if pattern.fullmatch(each[nft.CHAIN_NAME])]
     return [(text_of(each[nft.OF_TABLE]), text_of(each[nft.CHAIN_NAME])) for each in matching]
 
@@ -272,11 +272,11 @@ def query(
     attributes: bytes = b"",
     *,
     flags: int = ACKNOWLEDGE,
-    is_wanted: Callable[[bytes], bool] = lambda _: True,
+    is_wanted: Callable[[bytes], object] = lambda _: True,
 ) -> list[Attributes]:
     """Return the attributes of each object in the kernel's answer, none if the named object doesn't exist.
 
-    `is_wanted` judges each message before it is parsed.
+    `is_wanted` judges each message before it is parsed, by a true or false value.
 
     Raises:
         Unavailable: the kernel does not answer.
@@ -300,7 +300,7 @@ def exchange(
     family: int,
     attributes: bytes,
     flags: int,
-    is_wanted: Callable[[bytes], bool] = lambda _: True,
+    is_wanted: Callable[[bytes], object] = lambda _: True,
 ) -> list[Attributes]:
     """Send a request, and return the attributes of each object in the answer.
 
