@@ -249,13 +249,13 @@ class SilenceWatch:
         for place in [*now.places, *before.places]:
             if (place in before.places) != (place in now.places):
                 services = self._places.get(place, ())
-                self._say(SilenceChange(place, place in now.places, place in now.refusing, services))
+                self._report_change(SilenceChange(place, place in now.places, place in now.refusing, services))
         families = Counter(family_of(place.address) for place in now.places)
         for family in self._families:
             self._metrics.set("nftproxy_silent_endpoints", families[family], family)
         return self._published
 
-    def _say(self, change: SilenceChange) -> None:
+    def _report_change(self, change: SilenceChange) -> None:
         """Log and report a change, unless no Service has the endpoint any more."""
         if change.is_silent:
             self._metrics.count("nftproxy_silences_total", family_of(change.place.address))

@@ -82,7 +82,7 @@ class ProblemTracker:
         else:
             self._suppressed += 1
 
-    def take_new(self, now: float) -> list[Problem]:
+    def pop_new(self, now: float) -> list[Problem]:
         """Return the new problems, each once, and the number of problems that were left out.
 
         Args:

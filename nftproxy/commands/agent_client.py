@@ -79,11 +79,16 @@ class AgentClient(NamedTuple):
         """Return an answer that is a single value.  Raises the errors of `lines`."""
         return self._decoded(msgspec.json.Decoder(kind), b"".join(self.lines(path, query)))
 
-    def rows(self, what: str, **query: str) -> Iterator[ListingRow | End]:
-        """Yield the rows of a listing as they come, and then the `End`.  Raises the errors of `lines`."""
-        decoder = msgspec.json.Decoder(Line)
+    def listing(self, what: str, **query: str) -> tuple[list[ListingRow], End]:
+        """Return the rows of a listing, and its `End`.  Raises the errors of `lines`."""
+        decoder, rows, end = msgspec.json.Decoder(Line), list[ListingRow](), End()
         for line in self.lines(f"/v1/{what}", query):
-            yield self._decoded(decoder, line)
+            match self._decoded(decoder, line):
+                case End() as end:
+                    pass
+                case row:
+                    rows.append(row)
+        return rows, end
 
     def _decoded(self, decoder: msgspec.json.Decoder[T], text: bytes) -> T:
         try:

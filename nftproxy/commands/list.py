@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import click
 
-from nftproxy.agent.socket.answers import End, ListingRow
+from nftproxy.agent.socket.answers import ListingRow
 from nftproxy.api.selectors import parse_selector
 from nftproxy.commands.agent_client import LIVE, AgentClient
 from nftproxy.commands.output import age, items, json_text, table
@@ -144,28 +144,29 @@ def list_command(
         raise click.UsageError("a name needs a namespace: replace -A with --namespace")
     parse_selector(selector)  # raises if it is bad, agent or no agent
     scope = "" if all_namespaces else namespace
-    query = {"namespace": scope, "selector": selector}
-    if what == "affinity":
-        query["limit"] = str(limit)
-    *rows, end = AgentClient(agent_socket, timeout).rows(what, **query)
-    found = [row for row in rows if isinstance(row, ListingRow) and (not names or row.service in names)]
-    caveat = end.caveat if isinstance(end, End) else ""
-    for line in _printed(found, LISTINGS[what], output, caveat, with_namespace=all_namespaces):
+    query = {"namespace": scope, "selector": selector} | ({"limit": str(limit)} if what == "affinity" else {})
+    listed, end = AgentClient(agent_socket, timeout).listing(what, **query)
+    rows = [row for row in listed if not names or row.service in names]
+    for line in _printed(rows, LISTINGS[what], output, end.caveat, with_namespace=all_namespaces):
         sys.stdout.write(f"{line}\n")
-    missing = [name for name in names if name not in {row.service for row in found}]
-    if what == "services" and missing:
-        absent = (
-            f"services {printable(', '.join(missing))} not found in {printable(namespace)} namespace, or not served"
-        )
-        click.echo(f"{absent}: nftproxy explain svc/{printable(f'{namespace}/{missing[0]}')}", err=True)
-    elif not found and output in (None, "wide"):
+    present = {row.service for row in rows}
+    absent = [name for name in names if name not in present] if what == "services" else []
+    if absent:
+        click.echo(_absence(absent, namespace), err=True)
+    elif not rows and output in (None, "wide"):
         click.echo("No resources found" + (f" in {printable(scope)} namespace." if scope else ""), err=True)
-    if isinstance(end, End) and end.is_cut:
-        click.echo(f"there are more: these are {len(found)} of them (--limit), in no particular order", err=True)
-    if caveat:
-        click.echo(f"caveat: {printable(caveat)}", err=True)
-    if what == "services" and missing:
+    if end.is_cut:
+        click.echo(f"there are more: these are {len(rows)} of them (--limit), in no particular order", err=True)
+    if end.caveat:
+        click.echo(f"caveat: {printable(end.caveat)}", err=True)
+    if absent:
         sys.exit(1)
+
+
+def _absence(services: Sequence[str], namespace: str) -> str:
+    """Say that these Services of a namespace aren't listed, and how to find out why."""
+    absent = f"services {printable(', '.join(services))} not found in {printable(namespace)} namespace, or not served"
+    return f"{absent}: nftproxy explain svc/{printable(f'{namespace}/{services[0]}')}"
 
 
 def _printed(

@@ -165,7 +165,7 @@ class Silence:
                 known.missed_at = now
             _judge(known, now)
             if _is_forgettable(known, now):
-                self._forget(place)
+                self._evict(place)
 
     def _suspect(self, place: Place, now: float, namespaces: Collection[str], *, refuses: bool) -> None:
         """Suspect an endpoint that isn't known yet, or was well for long enough."""
@@ -188,14 +188,14 @@ class Silence:
         return len(self._of.get(namespace, ()))
 
     def _make_room(self, namespace: str) -> bool:
-        """Forget the latest endpoint of the largest namespace, if that has more than this namespace would have."""
+        """Evict the latest endpoint of the largest namespace, if that has more than this namespace would have."""
         self._largest = self._largest or max(self._of, key=self._count)
         if self._count(self._largest) <= self._count(namespace) + 1:
             return False
-        self._forget(next(reversed(self._of[self._largest])))
+        self._evict(next(reversed(self._of[self._largest])))
         return True
 
-    def _forget(self, place: Place) -> None:
+    def _evict(self, place: Place) -> None:
         namespace = self._known.pop(place).namespace
         held = self._of[namespace]
         del held[place]
@@ -232,7 +232,7 @@ class Silence:
     def retain(self, places: Collection[Place]) -> None:
         """Forget all endpoints except these."""
         for place in [place for place in self._known if place not in places]:
-            self._forget(place)
+            self._evict(place)
 
 
 def _judge(known: _Known, now: float) -> None:

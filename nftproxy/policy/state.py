@@ -336,10 +336,10 @@ class ClusterState:
         if new is not None:
             self.claims.add(new)
             self.services[key] = new
-        self._note_failover(key, new, touched)
+        self._record_failover(key, new, touched)
         touched.services.add(key)
 
-    def _note_failover(self, key: ObjectKey, new: Service | None, touched: Invalidation) -> None:
+    def _record_failover(self, key: ObjectKey, new: Service | None, touched: Invalidation) -> None:
         """Note a Service's failures with failover.  The skeleton depends on whether any Service has it."""
         for failure, services in self.failing_over.items():
             had = bool(services)

@@ -232,7 +232,7 @@ class ApiClient:
             reflector.receive_failure(text, now())
 
     def _report_new_problems(self, reflector: Reflector) -> None:
-        fresh = reflector.problems.take_new(now())
+        fresh = reflector.problems.pop_new(now())
         for problem in fresh:
             warn_of(problem)
         if fresh or self._problems[reflector.resource.plural] != reflector.problems.count:

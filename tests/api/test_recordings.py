@@ -117,7 +117,7 @@ def test_a_recorded_list_is_read(exchange: Exchange) -> None:
         else exchange.answer["items"]
     )
     assert len(listing.objects) == len(ours) > 0
-    assert (reflector.problems.count, reflector.problems.take_new(0.0)) == (0, [])
+    assert (reflector.problems.count, reflector.problems.pop_new(0.0)) == (0, [])
     assert asked(reflector) == LISTED[exchange.name]
 
 

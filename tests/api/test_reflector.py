@@ -186,7 +186,7 @@ def test_a_listing_leaves_out_ignored_objects() -> None:
         "shop/a": "its type is ExternalName",
         "shop/b": "it has no clusterIP",
     }
-    assert reflector.problems.count == len(reflector.problems.take_new(0.0)) > 0
+    assert reflector.problems.count == len(reflector.problems.pop_new(0.0)) > 0
 
 
 @pytest.mark.parametrize(
@@ -279,11 +279,11 @@ def test_a_forbidden_optional_kind_counts_as_empty() -> None:
     reflector.request(0.0, 0.5)
     assert reflector.receive_error(ErrorStatus(403, "Forbidden"), 0.0) == [Listed(ServiceCIDR, ())]
     text = "may not be listed: going on without them"
-    assert reflector.problems.take_new(0.0) == [Problem("", "servicecidrs", "", text, Code.API_GOING_WITHOUT)]
+    assert reflector.problems.pop_new(0.0) == [Problem("", "servicecidrs", "", text, Code.API_GOING_WITHOUT)]
     for _ in range(3):
         reflector.request(1.0, 0.5)
         assert reflector.receive_error(ErrorStatus(403, "Forbidden"), 1.0) == []
-    assert list(reflector.problems.take_new(0.0)) == []
+    assert list(reflector.problems.pop_new(0.0)) == []
 
 
 def test_objects_of_a_kind_that_becomes_forbidden_stay() -> None:
@@ -828,7 +828,7 @@ def test_complains_once_of_each_fault() -> None:
     said = []
     for texts in (["a"], ["a"], ["a", "b"], ["b"], [], ["b"]):
         tracker.record(WEB, [problem(text) for text in texts])
-        said.append([each.message for each in tracker.take_new(0.0)])
+        said.append([each.message for each in tracker.pop_new(0.0)])
         assert tracker.count == len(texts)
     assert said == [["a"], [], ["b"], [], [], ["b"]]
 
@@ -838,11 +838,11 @@ def test_a_listing_clears_the_faults_of_missing_objects() -> None:
     tracker = ProblemTracker()
     for name in ("a", "b"):
         tracker.record(ObjectKey("shop", name), [problem("x")])
-    tracker.take_new(0.0)
+    tracker.pop_new(0.0)
     tracker.begin_listing()
     tracker.record(ObjectKey("shop", "b"), [problem("x")])
     tracker.end_listing()
-    assert tracker.take_new(0.0) == []
+    assert tracker.pop_new(0.0) == []
     assert tracker.count == 1
 
 
@@ -850,16 +850,16 @@ def test_complaints_are_bounded() -> None:
     """Neither a single bad object nor thousands of them fill the log."""
     tracker = ProblemTracker()
     tracker.record(WEB, [problem(str(number)) for number in range(1000)])
-    assert len(tracker.take_new(0.0)) == tracker.count == MOST_OF_ONE
+    assert len(tracker.pop_new(0.0)) == tracker.count == MOST_OF_ONE
     for number in range(1000):
         tracker.record(ObjectKey("shop", f"s{number}"), [problem("x")])
-    said = tracker.take_new(0.0)
+    said = tracker.pop_new(0.0)
     assert len(said) == MOST_AT_ONCE + 1
     assert (said[-1].message, said[-1].code) == (
         f"and {1000 - MOST_AT_ONCE} more problems like these",
         Code.MORE_PROBLEMS,
     )
-    assert tracker.take_new(0.0) == []
+    assert tracker.pop_new(0.0) == []
 
 
 def test_an_object_that_is_written_again_and_again_is_bounded() -> None:
@@ -867,17 +867,17 @@ def test_an_object_that_is_written_again_and_again_is_bounded() -> None:
     tracker, said = ProblemTracker(), list[str]()
     for number in range(1000):
         tracker.record(WEB, [problem(f"fault {number}")])
-        said += map(str, tracker.take_new(number / 20))
+        said += map(str, tracker.pop_new(number / 20))
     assert said == [f"Service shop/web: fault {number}" for number in range(MOST_OF_ONE)]
     tracker.record(ObjectKey("shop", "other"), [Problem("", "Service shop/other", "", "x", Code.SERVICE_FIELD)])
-    assert [str(each) for each in tracker.take_new(WHILE - 1)] == ["Service shop/other: x"]
-    assert tracker.take_new(WHILE) == [
+    assert [str(each) for each in tracker.pop_new(WHILE - 1)] == ["Service shop/other: x"]
+    assert tracker.pop_new(WHILE) == [
         Problem(
             "", "Service shop/web", "", "and 990 more problems, as it was written again and again", Code.MORE_PROBLEMS
         )
     ]
     tracker.record(WEB, [problem("later")])
-    assert [str(each) for each in tracker.take_new(2 * WHILE)] == ["Service shop/web: later"]
+    assert [str(each) for each in tracker.pop_new(2 * WHILE)] == ["Service shop/web: later"]
 
 
 def test_suppressed_faults_are_counted_for_any_number_of_objects() -> None:
@@ -885,7 +885,7 @@ def test_suppressed_faults_are_counted_for_any_number_of_objects() -> None:
     tracker, said, left_out = ProblemTracker(), 0, 0
     for number in range(MOST_WINDOWS + 100):
         tracker.record(ObjectKey("shop", f"s{number}"), [problem("x")])
-        for each in tracker.take_new(0.0):
+        for each in tracker.pop_new(0.0):
             left_out += each.code is Code.MORE_PROBLEMS
             said += each.code is not Code.MORE_PROBLEMS
     assert (said, left_out) == (MOST_WINDOWS, 100)
@@ -898,6 +898,6 @@ def test_deletion_ends_complaints() -> None:
     assert reflector.problems.count > 0
     reflector.receive_data(line("DELETED", service(clusterIP=7, clusterIPs=None)), 0.0)
     assert reflector.problems.count == 0
-    reflector.problems.take_new(0.0)
+    reflector.problems.pop_new(0.0)
     reflector.receive_data(line("SURPRISE", service()) * 3, 0.0)
-    assert len(reflector.problems.take_new(0.0)) == 1
+    assert len(reflector.problems.pop_new(0.0)) == 1

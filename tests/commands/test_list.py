@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import msgspec
 import pytest
@@ -44,10 +44,10 @@ ROWS: dict[str, list[ListingRow | End]] = {
 def agent(monkeypatch: pytest.MonkeyPatch) -> None:
     """An agent that has `ROWS`."""
 
-    def rows(_agent: AgentClient, what: str, **_query: str) -> Iterator[ListingRow | End]:
-        yield from ROWS[what]
+    def lines(_agent: AgentClient, path: str, _query: Mapping[str, str]) -> Iterator[bytes]:
+        yield from map(msgspec.json.encode, ROWS[path.removeprefix("/v1/")])
 
-    monkeypatch.setattr(AgentClient, "rows", rows)
+    monkeypatch.setattr(AgentClient, "lines", lines)
 
 
 @pytest.mark.parametrize("word", ["services", "service", "svc"])

@@ -127,8 +127,8 @@ class BoundedConnections:
         """Return the number of open connections."""
         return len(self._open)
 
-    def take_listener(self) -> None:
-        """Count a listener.  Call `give_listener_back` in any case.
+    def acquire_listener(self) -> None:
+        """Count a listener.  Call `release_listener` in any case.
 
         Raises:
             OSError: the limit is exceeded.
@@ -137,8 +137,8 @@ class BoundedConnections:
         if self._listeners > self.limits.listeners:
             raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
 
-    def give_listener_back(self) -> None:
-        """Uncount a listener, even if `take_listener` raised."""
+    def release_listener(self) -> None:
+        """Uncount a listener, even if `acquire_listener` raised."""
         self._listeners -= 1
 
     def add(self, handler: Handler, listener: Hashable, transport: asyncio.WriteTransport) -> None:

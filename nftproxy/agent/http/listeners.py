@@ -129,7 +129,7 @@ class _Listener:
             await asyncio.wait([self._retry])
         if self._server:
             await self._server.close()
-            self._connections.give_listener_back()
+            self._connections.release_listener()
 
     async def _keep_trying(self) -> None:
         pause = FIRST_PAUSE
@@ -143,10 +143,10 @@ class _Listener:
         self.failure = None
         family = socket.AF_INET6 if family_of(self._place.address) is Family.IPV6 else socket.AF_INET
         try:
-            self._connections.take_listener()
+            self._connections.acquire_listener()
             listening = self._listen(self._place, family)
         except OSError as error:
-            self._connections.give_listener_back()
+            self._connections.release_listener()
             if not _has_no_such_family(error, self._place):
                 self.failure = CannotListen(self._place, self.service, os.strerror(error.errno or 0))
             return

@@ -198,7 +198,7 @@ def _node_facts(pipeline: Pipeline) -> QueryHandler:
 def _explain(known: QueryContext) -> QueryHandler:
     async def answer(query: Mapping[str, str]) -> AsyncIterator[bytes]:
         for is_last in (*[False] * (COMPARISONS - 1), True):
-            steps = Steps(explaining(known.pipeline, _asked(query)))
+            steps = Steps(explaining(known.pipeline, _question(query)))
             for _ in steps:
                 yield GOING_ON
             explanation, places = steps.result, list[ExplainedPlace]()
@@ -234,7 +234,7 @@ def _packets(pipeline: Pipeline) -> QueryHandler:
     """Plan the packets that show an explanation.  The client sends them, as the agent lacks the rights."""
 
     async def answer(query: Mapping[str, str]) -> AsyncIterator[bytes]:
-        steps = Steps(planning(pipeline, _asked(query)))
+        steps = Steps(planning(pipeline, _question(query)))
         for _ in steps:
             yield GOING_ON
         yield _encode(steps.result)
@@ -242,7 +242,7 @@ def _packets(pipeline: Pipeline) -> QueryHandler:
     return answer
 
 
-def _asked(query: Mapping[str, str]) -> Question:
+def _question(query: Mapping[str, str]) -> Question:
     source = query.get("from")
     return Question(parse_to(query.get("to", "")), parse_source(source) if source else None)
 

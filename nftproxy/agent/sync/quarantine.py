@@ -101,11 +101,11 @@ class Quarantine:
         everyone = self._pipeline.contributors(self.family)
         changed = [service for service in everyone if service in self._unproven]
         suspects = changed if (yield self._pipeline.trial(self.family, changed)) else everyone
-        found = yield from self._asking(find_culprits(suspects))
+        found = yield from self._with_trials(find_culprits(suspects))
         self._pipeline.withhold(self.family, found)
         return found
 
-    def _asking(
+    def _with_trials(
         self, search: Generator[Collection[ObjectKey], bool, list[ObjectKey]]
     ) -> Generator[Transaction, bool, list[ObjectKey]]:
         """Run a search among Services, with its trials as transactions."""

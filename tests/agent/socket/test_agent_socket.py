@@ -83,7 +83,7 @@ def test_an_answer_of_another_version(tmp_path: Path) -> None:
         path = tmp_path / "agent.sock"
         async with AgentSocket(str(path), QUESTIONS):
             agent = AgentClient(str(path), 10)
-            for asking in (lambda: agent.get(Versions, "/v1/services"), lambda: list(agent.rows("services"))):
+            for asking in (lambda: agent.get(Versions, "/v1/services"), lambda: agent.listing("services")):
                 with pytest.raises(NoAnswer, match=r"can't be read: .*\n.*have the same version"):
                     await asyncio.to_thread(asking)
 

@@ -373,7 +373,7 @@ class Ways:
 
 def assert_complaints_readable(reflector: Reflector) -> None:
     """Each complaint about an input is a line of bounded length."""
-    for complaint in reflector.problems.take_new(0.0):
+    for complaint in reflector.problems.pop_new(0.0):
         assert len(str(complaint)) <= 600
         assert str(complaint).isprintable()
 
