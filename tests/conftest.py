@@ -16,6 +16,8 @@ from hypothesis import HealthCheck, settings
 from nftproxy_conformance.lab import Lab, RealNetwork, obstacle
 
 from tests.support.cluster import IP, IP6, Ip
+from tests.support.factories import renderer
+from tests.support.flowtables import IS_WANTED
 
 CLONE_NEWUSER, CLONE_NEWNET = 0x10000000, 0x40000000
 CHECKOUT = Path(__file__).resolve().parents[1]
@@ -26,6 +28,16 @@ Run = Callable[[str], str]
 # In CI too, and while code is damaged on purpose, no example is too slow on a busy machine.
 settings.register_profile("patient", settings(), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("patient")
+
+
+on_fast_path: list[int] = []
+"""Connections that labs have tried on the fast path."""
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Print how many connections were on the fast path."""
+    if on_fast_path:
+        terminalreporter.write_line(f"{sum(on_fast_path):,} connections went on over the fast path")
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -57,8 +69,10 @@ def shared_lab() -> Iterator[Lab]:
     """A lab for all tests of a module.  Skips them where there can be none."""
     if why := obstacle():
         pytest.skip(why)
-    with Lab() as made:
+    with Lab(fast_path=renderer() if IS_WANTED else None) as made:
         yield made
+        if made.fast_path:
+            on_fast_path.append(made.fast_path.connections)
 
 
 @pytest.fixture

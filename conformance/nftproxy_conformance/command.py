@@ -37,6 +37,7 @@ from nftproxy_conformance.session import Session
     metavar="COMMAND",
 )
 @click.option("--against", is_flag=True, help="Run nftproxy beside the proxy, and show where the two differ.")
+@click.option("--fast-path", is_flag=True, help="Establish each connection, and try it on the templates' fast path.")
 @click.option(
     "--manifests",
     multiple=True,
@@ -54,6 +55,7 @@ def conformance_command(
     features: Sequence[str],
     proxy: str | None,
     against: bool,
+    fast_path: bool,
     manifests: Sequence[Path],
     node: str,
     config_file: Path | None,
@@ -68,11 +70,11 @@ def conformance_command(
     Needs root.  Exit status 1 if a connection breaks a rule of docs/semantics.md and no documented deviation from
     kube-proxy explains it.
     """
-    _check_usage(templates, proxy, against, manifests, node, config_file)
+    _check_usage(templates, proxy, against, fast_path, manifests, node, config_file)
     in_json = output == "json"
     effort = Effort(features_named(features), examples, seed)
     if proxy is None:
-        is_well = conform(renderer(templates), probe().capabilities, effort, in_json=in_json)
+        is_well = conform(renderer(templates), probe().capabilities, effort, in_json=in_json, with_fast_path=fast_path)
     else:
         session = Session(proxy, against, _configuration(config_file), in_json)
         if manifests:
@@ -86,6 +88,7 @@ def _check_usage(
     templates: Path | None,
     proxy: str | None,
     against: bool,
+    fast_path: bool,
     manifests: Sequence[Path],
     node: str,
     config_file: Path | None,
@@ -94,6 +97,8 @@ def _check_usage(
         alone = {"--against": against, "--manifests": manifests, "--node": node, "--config": config_file}
         for option in (name for name, value in alone.items() if value):
             raise click.UsageError(f"{option} needs --proxy")
+    elif fast_path:
+        raise click.UsageError("--fast-path tries templates, --proxy a proxy: one of them")
     elif templates:
         raise click.UsageError("--templates tries templates, --proxy a proxy: one of them")
     elif "{config}" not in proxy:

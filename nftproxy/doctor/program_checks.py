@@ -104,7 +104,8 @@ def _passed_by(observed: Observations) -> Iterator[Finding]:
     chains = [
         f"the chain {each.name} in the table {each.family} {each.table} ({each.hook})"
         for each in observed.base_chains
-        if each.hook in ("prerouting", "forward", "postrouting") and each.table not in (TABLE, FAST_PATH_TABLE)
+        if each.hook in ("prerouting", "forward", "postrouting") or (each.hook == "ingress" and each.priority >= 0)
+        if each.table not in (TABLE, FAST_PATH_TABLE)
     ]
     flowtables = [f"the flowtable {each}" for each in observed.flowtables]
     if chains or flowtables:

@@ -66,6 +66,12 @@ def explaining(pipeline: Pipeline, question: Question, pods: Pods = NO_PODS) -> 
         places.append(_place(pipeline, spot, question.source, pods))
         yield
     notes = list(_notes(pipeline, question.to, found=bool(spots)))
+    if pipeline.fast_path and any(spot.protocol is not Protocol.SCTP for spot in spots):
+        interfaces = ", ".join(pipeline.settings.config.fast_path.interfaces)
+        notes.append(
+            f"once established, a connection to an endpoint that arrives and leaves at {interfaces} takes the fast"
+            " path, past all chains"
+        )
     is_known = not _names_unknown(pipeline, question.to)
     pod = question.source.pod if question.source else None
     if pod and not addresses_of(pipeline.state, pod, pods):
@@ -93,9 +99,6 @@ def _spots(pipeline: Pipeline, to: To) -> Iterator[ToAddress]:
 def _notes(pipeline: Pipeline, to: To, *, found: bool) -> Iterator[str]:
     """Why there is nothing to explain, or what holds for all of it."""
     state = pipeline.state
-    if found and pipeline.fast_path:
-        interfaces = ", ".join(pipeline.settings.config.fast_path.interfaces)
-        yield f"once established, a connection between {interfaces} takes the fast path, past all chains"
     if isinstance(to, ToService):
         if to.service in state.excessive:
             excess = state.excessive[to.service]

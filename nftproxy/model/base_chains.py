@@ -16,6 +16,7 @@ class BaseChain(msgspec.Struct, frozen=True):
     name: str
     hook: str  # in nft's words, such as forward
     drops: bool  # whether the chain's policy is drop
+    priority: int = 0
 
 
 class Effect(StrEnum):

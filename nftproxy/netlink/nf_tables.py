@@ -38,7 +38,8 @@ DORMANT = 1  # NFT_TABLE_F_DORMANT
 TABLE_COMMENT = 0  # in the user data: NFTNL_UDATA_TABLE_COMMENT, of libnftnl
 CHAIN_NAME, CHAIN_HOOK, CHAIN_POLICY = 3, 4, 5
 HOOK_NUMBER, HOOK_PRIORITY = 1, 2
-HOOKS = ("prerouting", "input", "forward", "output", "postrouting")  # enum nf_inet_hooks, from 0
+HOOKS = ("prerouting", "input", "forward", "output", "postrouting", "ingress")  # enum nf_inet_hooks, from 0
+NETDEV_HOOKS = ("ingress", "egress")  # enum nf_dev_hooks, from 0
 DROP = 0  # NF_DROP
 
 SET_NAME, SET_FLAGS, SET_KEY_TYPE, SET_KEY_LENGTH, SET_DATA_TYPE, SET_DATA_LENGTH = range(2, 8)

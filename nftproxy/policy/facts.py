@@ -85,10 +85,15 @@ class TableFacts(msgspec.Struct, frozen=True):
 
 
 class FastPathFacts(msgspec.Struct, frozen=True):
-    """The table of the fast path.  `match` restricts it to some connections, and `comment` is the table's comment."""
+    """The table of the fast path.
+
+    `match` has the connections.  `packets` is how many of a connection's packets pass on average before it is added.
+    `comment` is the table's comment.
+    """
 
     table: str
     match: str
+    packets: int
     comment: str = ""
 
 

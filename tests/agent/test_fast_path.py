@@ -26,8 +26,8 @@ def test_interfaces_are_chosen_by_name_or_by_a_beginning() -> None:
 @pytest.mark.parametrize(
     ("scope", "rule"),
     [
-        (FastPathScope.SERVICES, "ct status assured ct status dnat flow add @established"),
-        (FastPathScope.ALL, "ct status assured flow add @established"),
+        (FastPathScope.SERVICES, "ct status dnat ct status assured numgen random mod 16 0 flow add @established"),
+        (FastPathScope.ALL, "{ tcp, udp } ct status assured numgen random mod 16 0 flow add @established"),
     ],
 )
 def test_the_table_adds_connections(scope: FastPathScope, rule: str) -> None:

@@ -108,9 +108,14 @@ def test_the_fast_path_passes_other_chains_by() -> None:
         BaseChain("inet", table, "c", hook, drops=False)
         for table, hook in [("policy", "forward"), ("policy", "input"), ("nftproxy", "forward")]
     )
+    chains += tuple(BaseChain("netdev", "early", f"at{at}", "ingress", drops=False, priority=at) for at in (-1, 0))
     facts = Observations(node="node-a", base_chains=chains, flowtables=("ip calico f",))
     with_it = msgspec.structs.replace(facts, nft_tables=("inet nftproxy-fast-path",))
     (finding,) = (each for check in CHECKS for each in check(with_it))
     assert finding.code is Code.FAST_PATH_PASSES_BY
-    assert finding.evidence == ("the chain c in the table inet policy (forward)", "the flowtable ip calico f")
+    assert finding.evidence == (
+        "the chain c in the table inet policy (forward)",
+        "the chain at0 in the table netdev early (ingress)",
+        "the flowtable ip calico f",
+    )
     assert [each for check in CHECKS for each in check(facts)] == []

@@ -507,8 +507,12 @@ def test_a_node_that_the_cluster_does_not_have() -> None:
 
 
 def test_the_fast_path_is_noted() -> None:
-    """With a fast path an explanation says that established connections pass no chain."""
+    """With a fast path an explanation says that established TCP and UDP connections pass no chain."""
     made = pipeline(service(), slice_of(), fast_path=FastPath(("eth0", "veth*")))
-    note = "once established, a connection between eth0, veth* takes the fast path, past all chains"
+    note = (
+        "once established, a connection to an endpoint that arrives and leaves at eth0, veth* takes the fast path, past"
+        " all chains"
+    )
     assert note in asked(made, "10.96.0.10:80").notes
+    assert note not in asked(made, "10.96.0.10:80/SCTP").notes
     assert note not in asked(pipeline(service(), slice_of()), "10.96.0.10:80").notes

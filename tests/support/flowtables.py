@@ -1,12 +1,15 @@
-"""Whether this kernel has flowtables, which the fast path needs."""
+"""Whether this kernel has flowtables, which the fast path needs, and whether all tests shall use it."""
 
 from __future__ import annotations
 
 import functools
+import os
 
 from nftproxy_conformance.lab.namespace import LabError
 from nftproxy_conformance.lab.node import Node
 
+IS_WANTED = os.environ.get("NFTPROXY_FAST_PATH") == "1"
+"""With this variable agents keep a fast path, and labs try it."""
 PROBE = """
 table inet probe {
   flowtable f {

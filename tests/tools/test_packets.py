@@ -6,15 +6,19 @@ import pytest
 from nftproxy_conformance.lab import obstacle
 from nftproxy_conformance.lab.namespace import LabError
 
-from tools.bench.packets import BATCH, BATCHES, DIRECT, Flow, Found, flows, measure, report
+from tools.bench.packet_ways import BATCH, BATCHES, Flow, Kind, flows
+from tools.bench.packets import Found, measure, report
 
 needs_lab = pytest.mark.skipif(obstacle() != "", reason=obstacle())
 
 
 @needs_lab
-def test_each_flow_is_measured() -> None:
+@pytest.mark.parametrize(
+    "kind", [Kind(), Kind(is_ipv6=True, is_tcp=True, services=2, interfaces=2)], ids=["UDP", "TCP"]
+)
+def test_each_flow_is_measured(kind: Kind) -> None:
     """Each flow is established through its rules, has a burst for each turn, and loses no packet."""
-    given = list(flows())
+    given = list(flows(kind))
     found = measure(given, turns=2)
     assert [(each.name, len(each.bursts)) for each in found] == [(flow.name, 2) for flow in given]
     assert all(burst > 0 for each in found for burst in each.bursts)
@@ -26,7 +30,7 @@ def test_lost_packets_are_no_measurement() -> None:
     rule = "type filter hook forward priority 0; limit rate over 5/hour burst 5 packets drop;"
     limited = f"table ip t {{ chain c {{ {rule} }}; }}"
     with pytest.raises(LabError, match=rf"^limited: of {BATCH * BATCHES} packets \d+ arrived$"):
-        measure([Flow("limited", limited, DIRECT)], turns=1)
+        measure([Flow("limited", limited, Kind().direct)], turns=1)
 
 
 def test_the_table_says_what_is_above_no_table() -> None:

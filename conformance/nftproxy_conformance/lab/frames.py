@@ -32,8 +32,8 @@ from nftproxy.trace.frames import (
 )
 
 ECHO_REQUEST, ECHO_REQUEST6 = 8, 128  # ICMP types
-ACK, RST = 0x10, 0x04
-ANSWER_DATA, INIT_ACK = b"answ", 2
+ACK, PSH, RST = 0x10, 0x08, 0x04
+ANSWER_DATA, LATER_DATA, INIT_ACK = b"answ", b"data", 2
 
 
 class What(Enum):
@@ -41,6 +41,7 @@ class What(Enum):
 
     OPENING = "opening"  # the first packet of a connection
     ANSWER = "answer"  # the other end's answer
+    DATA = "data"  # a later packet, of either end
     RESET = "tcp-reset"
     UNREACHABLE = "icmp"  # destination unreachable, of either family
     UNSENT = "errno"  # the node's own kernel would not send it
@@ -93,6 +94,23 @@ def refusal(sport: int, dport: int, token: int) -> bytes:
     return TCP_HEADER.pack(sport, dport, 0, (token + 1) & 0xFFFFFFFF, 0x5000 | RST | ACK, 0, 0, 0)
 
 
+def acknowledgement(sport: int, dport: int, token: int) -> bytes:
+    """The acknowledgement of TCP's answer, after which the connection is established, as in `ANSWERS`."""
+    return _established(sport, dport, token, ACK)
+
+
+def _established(sport: int, dport: int, token: int, flags: int) -> bytes:
+    following = (token + 1) & 0xFFFFFFFF  # both ends begin with the token
+    return TCP_HEADER.pack(sport, dport, following, following, 0x5000 | flags, 0xFFFF, 0, 0)
+
+
+DATA: Mapping[str, Callable[[int, int, int], bytes]] = {
+    "tcp": lambda sport, dport, token: _established(sport, dport, token, PSH | ACK) + LATER_DATA,
+    "udp": lambda sport, dport, token: UDP_DATAGRAM.pack(sport, dport, 16, 0, LATER_DATA, token),
+}
+"""Data of an established connection, of either end, as in `ANSWERS`."""
+
+
 def is_intact(data: bytes) -> bool:
     """Whether all checksums of an IP packet of TCP, UDP or SCTP are right."""
     head, number, source, destination = ip_header(data)
@@ -127,15 +145,19 @@ def _read_tcp(source: bytes, destination: bytes, segment: bytes) -> Packet | Non
         return Packet(What.RESET, token, source, sport, destination, dport, What.RESET.value)
     if flags & SYN:
         return Packet(What.ANSWER if flags & ACK else What.OPENING, sequence, source, sport, destination, dport)
+    if flags & PSH:
+        return Packet(What.DATA, (sequence - 1) & 0xFFFFFFFF, source, sport, destination, dport)
     return None
 
 
 def _read_udp(source: bytes, destination: bytes, segment: bytes) -> Packet | None:
     sport, dport, _length, _checksum, mark, token = UDP_DATAGRAM.unpack_from(segment)
-    if mark not in (OPENING_DATA, ANSWER_DATA):
-        return None
-    what = What.OPENING if mark == OPENING_DATA else What.ANSWER
-    return Packet(what, token, source, sport, destination, dport)
+    what = _DATAGRAMS.get(mark)
+    return Packet(what, token, source, sport, destination, dport) if what else None
+
+
+_DATAGRAMS = {OPENING_DATA: What.OPENING, ANSWER_DATA: What.ANSWER, LATER_DATA: What.DATA}
+"""The roles of datagrams by their first bytes."""
 
 
 def _read_sctp(source: bytes, destination: bytes, segment: bytes) -> Packet | None:

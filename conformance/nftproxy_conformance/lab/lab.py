@@ -17,10 +17,12 @@ from contextlib import ExitStack
 from ipaddress import ip_interface
 from typing import Self
 
+from nftproxy.rules.renderer import Renderer
 from nftproxy.trace.frames import TRANSPORTS, packed, packet, unpacked
 from nftproxy.trace.links import add_addresses, join
 from nftproxy.trace.node import FAR_MAC, NODE_MAC
 from nftproxy_conformance.lab import topology
+from nftproxy_conformance.lab.established import FastPathTrial
 from nftproxy_conformance.lab.flight import Flight
 from nftproxy_conformance.lab.frames import ANSWERS, What, refusal
 from nftproxy_conformance.lab.namespace import LabError, Namespace
@@ -42,15 +44,17 @@ class Lab:
         site: the node's addresses and routes, by default those of topology.py.
         memory: conntrack is flushed after this many connections, and at the latest at three quarters of the machine's
             limit.
+        fast_path: renders the fast path.  With it, each connection is established and tried on the fast path.
 
     Raises:
         Unavailable: the lab can't be built, usually for lack of root's rights.
 
     Attributes:
         node: the node's namespace, to run functions and processes in.
+        fast_path: the trial of established connections, None without a fast path.
     """
 
-    def __init__(self, *, site: Site = SITE, memory: int = MEMORY) -> None:
+    def __init__(self, *, site: Site = SITE, memory: int = MEMORY, fast_path: Renderer | None = None) -> None:
         self._tokens = itertools.count(1)
         self._ports: dict[tuple[str, str], int] = {}  # (source address, protocol) -> the next source port
         self._remembered = 0  # flows that conntrack holds, at most
@@ -65,6 +69,9 @@ class Lab:
             stack.callback(self._wire.close)
             self._far.call(self._wire.tie_to_cpu)
             self._memory = min(memory, self.node.conntrack_room() * 3 // 4)
+            self.fast_path = FastPathTrial(fast_path, self.node, self._wire) if fast_path else None
+            if self.fast_path:
+                self.fast_path.load()
             self._stack = stack.pop_all()
 
     def __enter__(self) -> Self:
@@ -80,6 +87,8 @@ class Lab:
     def reset(self) -> None:
         """Reset the lab: no rules, no conntrack entries, no added addresses."""
         self.node.reset()
+        if self.fast_path:
+            self.fast_path.load()
         self._remembered = 0
         while self._added:
             self.remove_address(*self._added[-1])
@@ -128,6 +137,7 @@ class Lab:
 
         Raises:
             LabError: the machine lost packets, so that outcomes are unknown.
+            WentAstray: an established connection goes on in another way than it began.
             ValueError: a probe's protocol or address is none.
         """
         return self._far.call(self._connect_many, list(probes))
@@ -139,6 +149,8 @@ class Lab:
             batch = [self._flight(probe, chosen) for probe in probes[start : start + BATCH]]
             self._make_room(len(batch))
             outcomes += self._fly(batch)
+            if self.fast_path:
+                self.fast_path.go_on(outcomes[start:])
         return outcomes
 
     def _flight(self, probe: Probe, chosen: dict[str, str]) -> Flight:

@@ -180,7 +180,7 @@ class Wire:
         for interface, end in self._ends.items():
             for data in self._until_marker(end, marker):
                 if packet := frames.parse(data):
-                    if packet.what is frames.What.OPENING and not frames.is_intact(data):
+                    if packet.what in (frames.What.OPENING, frames.What.DATA) and not frames.is_intact(data):
                         raise LabError(f"came out of {interface} with a wrong checksum: {data.hex()}")
                     yield Sighting(interface, packet)
 

@@ -50,7 +50,9 @@ def features_named(names: Sequence[str]) -> Sequence[Feature]:
     return [known[name] for name in names] or FEATURES
 
 
-def conform(renderer: Renderer, capabilities: Capabilities, effort: Effort, *, in_json: bool) -> bool:
+def conform(
+    renderer: Renderer, capabilities: Capabilities, effort: Effort, *, in_json: bool, with_fast_path: bool
+) -> bool:
     """Try templates on made-up clusters and print the report.  True if all features pass.
 
     Raises:
@@ -64,7 +66,7 @@ def conform(renderer: Renderer, capabilities: Capabilities, effort: Effort, *, i
         click.echo(loaded)
     if not loaded.ok:
         return False
-    with Trial(Rendered(renderer, capabilities)) as trial:
+    with Trial(Rendered(renderer, capabilities, with_fast_path=with_fast_path)) as trial:
         return try_features(trial, effort, in_json=in_json)
 
 

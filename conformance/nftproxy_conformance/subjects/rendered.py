@@ -23,6 +23,7 @@ class Rendered:
     Args:
         renderer: of the templates on trial.
         capabilities: of this machine's nft.
+        with_fast_path: whether connections are also established and tried on the fast path.
 
     Raises:
         Unavailable: the lab can't be built.
@@ -30,8 +31,8 @@ class Rendered:
 
     may_deviate = False
 
-    def __init__(self, renderer: Renderer, capabilities: Capabilities) -> None:
-        self.lab = Lab()
+    def __init__(self, renderer: Renderer, capabilities: Capabilities, *, with_fast_path: bool = False) -> None:
+        self.lab = Lab(fast_path=renderer if with_fast_path else None)
         for address in MORE_IPS:
             self.lab.add_address(address)
         self._renderer, self._capabilities = renderer, capabilities

@@ -20,6 +20,7 @@ from nftproxy.model.errors import Refused
 from nftproxy.model.settings import Capabilities, Settings
 from nftproxy.pipeline import Pipeline
 from nftproxy.rules.renderer import Renderer
+from nftproxy_conformance.lab.established import WentAstray
 from nftproxy_conformance.strategies.focused import PLAIN_CONFIG, sample
 from nftproxy_conformance.subjects.proxy import ProxyFailed
 from nftproxy_conformance.subjects.rendered import events
@@ -75,7 +76,7 @@ class _Search:
         finding, refused = None, ""
         try:
             finding = self._feature.judge(self._trial, case)
-        except (Refused, ProxyFailed) as error:
+        except (Refused, ProxyFailed, WentAstray) as error:
             refused = str(error)
         if self.result.ok:
             self.clusters += 1

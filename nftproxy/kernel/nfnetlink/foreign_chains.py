@@ -22,8 +22,6 @@ from nftproxy.netlink import nf_tables as nft
 from nftproxy.netlink.codec import DUMP, Attributes, attribute_map, attributes_of, named, number_of, text_of
 
 FAMILIES = {1: "inet", 2: "ip", 5: "netdev", 10: "ip6"}  # NFPROTO_*, by nft's words
-_NETDEV_HOOKS = ("ingress", "egress")
-_INET_HOOKS = (*nft.HOOKS, "ingress")
 OF_KUBERNETES = "KUBE-"
 """The prefix of chains of kubelet and kube-proxy.  kubelet's KUBE-FIREWALL drops only packets to 127.0.0.0/8 from
 elsewhere, and `doctor` reports kube-proxy's chains by themselves."""
@@ -103,7 +101,7 @@ def _chain(family: int, held: Attributes) -> _Chain:
         return _Chain()
     hook = attribute_map(held[nft.CHAIN_HOOK])
     number, priority = number_of(hook[nft.HOOK_NUMBER]), number_of(hook[nft.HOOK_PRIORITY], signed=True)
-    hooks = _NETDEV_HOOKS if FAMILIES[family] == "netdev" else _INET_HOOKS
+    hooks = nft.NETDEV_HOOKS if FAMILIES[family] == "netdev" else nft.HOOKS
     policy = number_of(held.get(nft.CHAIN_POLICY, b"\1"))
     return _Chain(hooks[number] if number < len(hooks) else str(number), priority, has_drop_policy=policy == nft.DROP)
 

@@ -41,6 +41,7 @@ from nftproxy.netlink.netfilter import FAMILY_NUMBER, body_attributes
 from nftproxy.rules.ruleset import NftKind
 
 FAMILIES = {"inet": 1, "ip": 2, "ip6": 10}  # NFPROTO_INET and those of FAMILY_NUMBER, by nft's words
+_NETDEV = 5  # NFPROTO_NETDEV
 ATTEMPTS = 10  # at an answer that other programs' commits interrupt
 
 
@@ -199,21 +200,26 @@ def tables(families: Mapping[str, int] = FAMILIES) -> list[str]:
 
 
 def base_chains() -> list[BaseChain]:
-    """Return the base chains of all tables of inet, ip and ip6.
+    """Return the base chains of all tables of inet, ip, ip6 and netdev.
 
     Raises:
         Unavailable: the kernel does not answer.
     """
     return [
         BaseChain(
-            family, text_of(each[nft.OF_TABLE]), text_of(each[nft.CHAIN_NAME]), nft.HOOKS[hook], policy == nft.DROP
+            family,
+            text_of(each[nft.OF_TABLE]),
+            text_of(each[nft.CHAIN_NAME]),
+            hooks[number_of(hook[nft.HOOK_NUMBER])],
+            number_of(each.get(nft.CHAIN_POLICY, b"\1")) == nft.DROP,
+            number_of(hook[nft.HOOK_PRIORITY], signed=True),
         )
-        for family, number in FAMILIES.items()
+        for family, number in (FAMILIES | {"netdev": _NETDEV}).items()
+        for hooks in [nft.NETDEV_HOOKS if number == _NETDEV else nft.HOOKS]
         for each in query(nft.GET_CHAIN, number, flags=DUMP)
         if nft.CHAIN_HOOK in each
-        for hook in [number_of(attribute_map(each[nft.CHAIN_HOOK])[nft.HOOK_NUMBER])]
-        for policy in [number_of(each.get(nft.CHAIN_POLICY, b"\1"))]
-        if hook < len(nft.HOOKS)
+        for hook in [attribute_map(each[nft.CHAIN_HOOK])]
+        if number_of(hook[nft.HOOK_NUMBER]) < len(hooks)
     ]
 
 

@@ -104,14 +104,22 @@ def test_families_without_permission(as_nobody: Run) -> None:
 
 
 def test_base_chains_of_others() -> None:
-    """Every base chain of inet, ip and ip6 is listed with its hook and policy.  Other chains and families are not."""
-    hooks = {"a": ("inet", "forward", "drop"), "b": ("ip", "prerouting", "accept"), "c": ("ip6", "postrouting", "drop")}
+    """Every base chain of inet, ip, ip6 and netdev is listed with its hook, policy and priority.  Other chains and
+    families are not.
+    """
+    hooks = {
+        "a": ("inet", "forward", "drop"),
+        "b": ("ip", "prerouting", "accept"),
+        "c": ("ip6", "postrouting", "drop"),
+        "d": ("netdev", "ingress", "accept"),
+    }
     for name, (family, hook, policy) in hooks.items():
-        base = f"chain base {{ type filter hook {hook} priority 0; policy {policy}; }};"
+        device = "device lo " * (family == "netdev")
+        base = f"chain base {{ type filter hook {hook} {device}priority -7; policy {policy}; }};"
         execute(f"table {family} {name} {{ chain plain {{ }}; {base} }}")
     execute("add table bridge other")
     expected = [
-        BaseChain(family, name, "base", hook, policy == "drop") for name, (family, hook, policy) in hooks.items()
+        BaseChain(family, name, "base", hook, policy == "drop", -7) for name, (family, hook, policy) in hooks.items()
     ]
     assert nft_queries.base_chains() == expected
     assert nft_queries.tables() == ["inet a", "ip b", "ip6 c"]

@@ -12,7 +12,6 @@ received together in one go.  So a connection to the beacon's new port proves th
 from __future__ import annotations
 
 import itertools
-import os
 import urllib.error
 import urllib.request
 from collections.abc import Callable
@@ -30,6 +29,7 @@ from nftproxy_conformance.lab.topology import CLUSTER_CIDR, CLUSTER_CIDR6, NODE_
 from nftproxy.agent.socket.answers import NodeInputs
 from nftproxy.commands.agent_client import AgentClient
 from tests.support.cluster import IP, IP6, Prober
+from tests.support.flowtables import IS_WANTED
 from tests.support.processes import AgentProcess
 from tests.support.waiting import PATIENCE, wait_until
 from tests.system.e2e.objects import Object, node, service, service_cidr, slice_of
@@ -44,13 +44,6 @@ clusterCIDR: {CLUSTER_CIDR},{CLUSTER_CIDR6}
 nftables:
   minSyncPeriod: 10ms
 """
-
-FAST_PATH = """\
-nftproxy:
-  fastPath:
-    interfaces: ["*"]
-""" * (os.environ.get("NFTPROXY_FAST_PATH") == "1")
-"""With this variable all agents that have no settings of nftproxy's own keep a fast path."""
 
 
 def eventually(look: Callable[[], object], wanted: object, timeout: float = PATIENCE) -> None:
@@ -105,11 +98,12 @@ class Agent(AgentProcess):
     def __init__(self, namespace: Namespace, name: str, server: ApiServer, directory: Path, more: str = "") -> None:
         super().__init__(namespace, directory / f"{name}.log")
         self.config = directory / f"{name}.yaml"
-        self.config.write_text(CONFIG + more + FAST_PATH * ("nftproxy:" not in more))
+        self.config.write_text(CONFIG + more)
         kubeconfig = server.write_kubeconfig(directory / f"{name}.kubeconfig")
         self.socket_path = self.config.with_suffix(".sock")
         self._arguments = ["--hostname-override", name, "--config", str(self.config), "--kubeconfig", str(kubeconfig)]
         self._arguments += ["--agent-socket", str(self.socket_path)]
+        self._arguments += ["--fast-path-interfaces=*"] * IS_WANTED
 
     def start(self) -> None:
         """Start the agent, and wait until it is healthy."""
