@@ -21,8 +21,14 @@ class Subject(NamedTuple):
     result: str = OF_PYTEST
 
 
-def _tests(*paths: str) -> Subject:
-    return Subject(f"{PYTEST} {' '.join(paths)}")
+def _tests(*paths: str, before: str = "") -> Subject:
+    return Subject(f"{before}{PYTEST} {' '.join(paths)}")
+
+
+FAST = "NFTPROXY_FAST_PATH=1 "
+"""With it a lab establishes its connections and tries them on the fast path, too, and agents have one."""
+ON_FAST_PATH = ("gone", "hairpin", "masquerading", "node_ports", "policies", "refused", "virtual_addresses")
+"""Subjects of tests/system/packets."""
 
 
 SUBJECTS = {
@@ -34,6 +40,17 @@ SUBJECTS = {
     "restart": _tests("tests/system/faults/test_start.py tests/system/faults/test_first_load.py"),
     "silent endpoints": _tests("tests/system/e2e/test_silence.py"),
     "conformance": Subject("python -m nftproxy conformance --examples 2", r"(\d.* connections.*)"),
+    "fast path": _tests("tests/system/e2e/test_fast_path.py"),
+    "packets on the fast path": _tests("tests/system/packets", before=FAST),
+    "packets on the fast path, in short": _tests(
+        *(f"tests/system/packets/test_{each}.py" for each in ON_FAST_PATH), before=FAST
+    ),
+    "agents with the fast path": _tests(
+        *(f"tests/system/e2e/test_{each}.py" for each in ("affinity", "conntrack", "counts", "silence")), before=FAST
+    ),
+    "conformance on the fast path": Subject(
+        "python -m nftproxy conformance --examples 2 --fast-path", r"(\d.* connections.*)"
+    ),
     "demo": Subject("python -m tools.demo", r"(All promises were kept|\d+ promises were broken).*"),
     "machine": _tests("tests/system/machine"),
 }

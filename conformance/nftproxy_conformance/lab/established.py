@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Callable, Iterable, Mapping
+from ipaddress import ip_address, ip_network
 from typing import NamedTuple
 
 from nftproxy.model.addresses import FAST_PATH_TABLE
@@ -19,7 +20,7 @@ from nftproxy_conformance.lab.frames import ANSWERS, DATA, What, acknowledgement
 from nftproxy_conformance.lab.namespace import LabError
 from nftproxy_conformance.lab.node import Node
 from nftproxy_conformance.lab.outcome import Address, Outcome
-from nftproxy_conformance.lab.topology import INTERFACES, OWN, PODS, UPLINK
+from nftproxy_conformance.lab.topology import INTERFACES, OWN, POD_CIDR, POD_CIDR6, PODS, UPLINK
 from nftproxy_conformance.lab.wire import Sending, Sighting, Wire
 
 _TABLE = f"inet {FAST_PATH_TABLE}"
@@ -75,12 +76,17 @@ class _Connection(NamedTuple):
 
 
 def _connection(outcome: Outcome) -> _Connection | None:
-    """The connection of an outcome, None if the node doesn't forward it, or it can't take the fast path."""
+    """The connection of an outcome, None if the node doesn't forward it, or it can't take the fast path.
+
+    Answers to a client with an address of another interface leave the node there, so that nobody hears them.
+    """
     probe = outcome.probe
     entrance, exit_ = INTERFACES[probe.origin] if probe else OWN, outcome.interface
-    if not probe or not outcome.source or OWN in (entrance, exit_) or probe.protocol not in DATA:
+    if not probe or not probe.source or not outcome.source or OWN in (entrance, exit_) or probe.protocol not in DATA:
         return None
-    client, front = Address(probe.source or "", probe.sport or 0), Address(probe.address, probe.port)
+    if (entrance == PODS) != any(ip_address(probe.source) in ip_network(each) for each in (POD_CIDR, POD_CIDR6)):
+        return None
+    client, front = Address(probe.source, probe.sport or 0), Address(probe.address, probe.port)
     server = outcome.endpoint or front
     return _Connection(
         probe.protocol,
@@ -122,8 +128,8 @@ class FastPathTrial:
             LabError: the machine lost packets.
             WentAstray: a connection took another way.
         """
-        forwarded = {each.token: found for each in outcomes if (found := _connection(each))}
-        chosen = dict(itertools.islice(forwarded.items(), MOST))
+        forwarded = {found.client: (each.token, found) for each in outcomes if (found := _connection(each))}
+        chosen = dict(itertools.islice(forwarded.values(), MOST))
         again = {token: each for token, each in chosen.items() if each.client in self._clients}
         self._try(again, was_established=True)
         self._try({token: each for token, each in chosen.items() if token not in again})
@@ -173,7 +179,12 @@ class FastPathTrial:
             raise WentAstray(f"{what}: of {[ends[token] for token in missing]} the node sent {seen}")
 
     def _seen(self) -> int:
-        """The packets of established connections that the forward hook has seen."""
-        found = re.search(r"counter packets (\d+)", self._node.load(f"list chain {_TABLE} seen"))
-        assert found, "the chain was removed"
+        """The packets of established connections that the forward hook has seen.  A test may have removed all rules."""
+        try:
+            text = self._node.load(f"list chain {_TABLE} seen")
+        except LabError:
+            self.load()
+            text = self._node.load(f"list chain {_TABLE} seen")
+        found = re.search(r"counter packets (\d+)", text)
+        assert found
         return int(found[1])

@@ -441,8 +441,8 @@ def test_timeouts_are_those_of_connection_tracking(way: Way) -> None:
     tracking counts the packets that took the fast path.
     """
     way.node.sysctl(
-        {f"net/netfilter/nf_flowtable_{each}_timeout": "2" for each in ("tcp", "udp")}
-        | {"net/netfilter/nf_conntrack_acct": "1"}
+        {f"netfilter/nf_flowtable_{each}_timeout": "2" for each in ("tcp", "udp")}
+        | {"netfilter/nf_conntrack_acct": "1"}
     )
     way.start()
     flow = Flow(way)
