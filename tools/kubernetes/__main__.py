@@ -14,6 +14,9 @@ from nftproxy_conformance.lab import obstacle
 
 from tools.bench.cluster import Size
 from tools.bench.figures import markdown
+from tools.kubernetes.agents import HEADER as AGENTS_HEADER
+from tools.kubernetes.agents import STYLES
+from tools.kubernetes.agents import compare as compare_agents
 from tools.kubernetes.binaries import CLUSTER, CONTROL_PLANE, DEBIAN, END_TO_END, VARIABLE, Binaries
 from tools.kubernetes.cluster import RealCluster
 from tools.kubernetes.control_plane import RealControlPlane, free_ports
@@ -170,6 +173,21 @@ def scale(given: ClusterRun, services: int, endpoints: int, turns: int) -> None:
     given.need(*CONTROL_PLANE, "kube-proxy")
     rows = compare(given.binaries, given.directory, Size(services, endpoints), turns)
     click.echo(markdown(SCALE_HEADER, told(rows)))
+
+
+@main.command()
+@click.option("--services", default=5_000, show_default=True, help="How many Services.")
+@click.option("--endpoints", default=3, show_default=True, help="Endpoints of each Service.")
+@click.option("--count", "counts", multiple=True, type=int, default=[50, 200], show_default=True, help="Repeatable.")
+@click.option(
+    "--style", "names", multiple=True, type=click.Choice(list(STYLES)), default=list(STYLES), help="Repeatable."
+)
+@click.pass_obj
+def agents(given: ClusterRun, services: int, endpoints: int, counts: tuple[int, ...], names: tuple[str, ...]) -> None:
+    """Measure a real API server under many simulated agents, which ask for objects in several ways."""
+    given.need(*CONTROL_PLANE)
+    rows = compare_agents(given.binaries, given.directory, Size(services, endpoints), counts, names)
+    click.echo(markdown(AGENTS_HEADER, told(rows)))
 
 
 @main.command()

@@ -172,14 +172,14 @@ def _measure(
 
     with repeating(look, 0.05):
         wait_until(lambda: _synced(node) is not None, partial(str, contender.name), patience=PATIENCE, pause=0.1)
-        cold, cold_work = (_synced(node) or 0) - began, _work(process.pid)
+        cold, cold_work = (_synced(node) or 0) - began, processor_time(process.pid)
         time.sleep(SETTLING)
         listing = subprocess.PIPE
         listed = node.popen(
             ["nft", "list", "map", "ip", contender.table, contender.services], stdout=listing, text=True
         )
         assert str(listed.communicate()[0]).count(" : ") >= size.services, f"{contender.name} lacks Services"
-        before, over = _work(process.pid), api.connect()
+        before, over = processor_time(process.pid), api.connect()
         with Listener(node) as listener:
             for number in range(1, CHANGES + 1):
                 change = replacement(size, number * size.services // CHANGES, newcomer := Pod(next(fresh)))
@@ -187,7 +187,7 @@ def _measure(
                 needle = ipaddress.ip_address(newcomer.address).packed
                 times.append(listener.wait((needle,), PATIENCE)[-1].time - answered)
                 time.sleep(1.5)  # more than kube-proxy's minSyncPeriod
-        work = (_work(process.pid) - before) / CHANGES
+        work = (processor_time(process.pid) - before) / CHANGES
     return (
         f"{cold:.1f}; {cold_work:.1f}",
         f"{1e3 * statistics.median(times):,.1f}; {1e3 * max(times):,.1f}",
@@ -212,7 +212,7 @@ def _synced(node: Node) -> float | None:
     return float(found[1]) if found else None
 
 
-def _work(process_id: int) -> float:
+def processor_time(process_id: int) -> float:
     """The seconds of processor time of a process and of its children that have ended."""
     fields = Path(f"/proc/{process_id}/stat").read_text().rpartition(")")[2].split()
     return sum(map(int, fields[11:15])) / TICKS  # proc(5): utime, stime, cutime, cstime
