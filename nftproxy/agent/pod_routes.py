@@ -12,6 +12,7 @@ import os
 import socket
 from collections.abc import Iterable, Sequence
 
+from nftproxy.agent.tcp import socket_family
 from nftproxy.model.addresses import Address, Family, Network, contains, family_of
 from nftproxy.model.objects import EndpointSlice
 
@@ -43,9 +44,8 @@ def unrouted(addresses: Iterable[Address]) -> dict[Address, str]:
 
 
 def _why_unrouted(address: Address) -> str:
-    family = socket.AF_INET6 if family_of(address) is Family.IPV6 else socket.AF_INET
     try:
-        with socket.socket(family, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK) as trial:
+        with socket.socket(socket_family(address), socket.SOCK_DGRAM | socket.SOCK_NONBLOCK) as trial:
             trial.connect((address, DISCARD))
     except OSError as error:
         return os.strerror(error.errno) if error.errno in NO_ROUTE else ""

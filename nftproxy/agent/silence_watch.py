@@ -25,9 +25,10 @@ from typing import NamedTuple
 
 from nftproxy.agent.reporting.metrics import Metrics
 from nftproxy.agent.reporting.occurrences import Occurrence
+from nftproxy.agent.tcp import socket_family
 from nftproxy.kernel.conntrack.unanswered import STUCK, Retransmission, UnansweredReader
 from nftproxy.logs import warn
-from nftproxy.model.addresses import Family, family_of, host_port
+from nftproxy.model.addresses import Family, family_of
 from nftproxy.model.annotations import Failover
 from nftproxy.model.codes import Code
 from nftproxy.model.errors import Unavailable
@@ -65,9 +66,8 @@ class SilenceChange(NamedTuple):
 
     def occurrences(self, node: str) -> Iterator[Occurrence]:
         """Yield an Event (`Fault`) for each of the Services if the endpoint has fallen silent."""
-        place = host_port(*self.place)
         fails = "refuses" if self.refuses else "doesn't answer"
-        note = f"endpoint {place} {fails} node {node}, which sends new connections to other endpoints"
+        note = f"endpoint {self.place} {fails} node {node}, which sends new connections to other endpoints"
         for service in self.services if self.is_silent else ():
             yield Occurrence(service, "EndpointSilent", "LeaveOut", note, Code.ENDPOINT_SILENT)
 
@@ -78,8 +78,8 @@ Connect = Callable[[Place, float], Awaitable[ProbeAnswer]]
 
 async def answer_of(place: Place, patience: float) -> ProbeAnswer:
     """Return an endpoint's answer to a TCP connection within `patience` seconds."""
-    family = socket.AF_INET6 if family_of(place.address) is Family.IPV6 else socket.AF_INET
-    with contextlib.suppress(OSError), socket.socket(family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK) as ours:
+    kind = socket.SOCK_STREAM | socket.SOCK_NONBLOCK
+    with contextlib.suppress(OSError), socket.socket(socket_family(place.address), kind) as ours:
         try:
             async with asyncio.timeout(patience):
                 await asyncio.get_running_loop().sock_connect(ours, place)
@@ -260,7 +260,7 @@ class SilenceWatch:
         if change.is_silent:
             self._metrics.count("nftproxy_silences_total", family_of(change.place.address))
         if change.services:
-            place, services = host_port(*change.place), ", ".join(map(str, change.services))
+            place, services = change.place, ", ".join(map(str, change.services))
             if change.is_silent:
                 text = (
                     "endpoint %(place)s of Service %(services)s %(fails)s connections from this node: new connections "

@@ -24,7 +24,7 @@ from nftproxy.explanation.ownership import (
 from nftproxy.explanation.question import SourceKind, ToAddress
 from nftproxy.model.addresses import Address, Family, Network, Protocol, contains, family_of, is_loopback
 from nftproxy.model.annotations import Algorithm
-from nftproxy.model.objects import ObjectKey, Service, TrafficPolicy
+from nftproxy.model.objects import ObjectKey, Place, Service, TrafficPolicy
 from nftproxy.model.pods import Pods
 from nftproxy.pipeline import Pipeline
 from nftproxy.policy.choosing.choice import choose, why_no_candidate
@@ -40,7 +40,6 @@ from nftproxy.policy.fronts import (
     restricting_ranges,
 )
 from nftproxy.policy.local_sources import local_sources
-from nftproxy.policy.localhost import LocalPort
 from nftproxy.policy.ranges import networks_of
 from nftproxy.policy.state import ClusterState
 
@@ -382,7 +381,7 @@ def localhost_case(pipeline: Pipeline, spot: ToAddress, pods: Pods) -> tuple[Ser
 
     None if the agent doesn't listen there.
     """
-    wanted = pipeline.localhost_ports.by_port.get(LocalPort(spot.address, spot.port))
+    wanted = pipeline.localhost_ports.by_port.get(Place(spot.address, spot.port))
     if wanted is None or spot.protocol is not Protocol.TCP:
         return None
     state = pipeline.state

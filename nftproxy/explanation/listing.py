@@ -20,7 +20,6 @@ from nftproxy.model.texts import printable
 from nftproxy.pipeline import SKELETON, Pipeline
 from nftproxy.policy.choosing.choice import why_not_near
 from nftproxy.policy.compile import PortKey
-from nftproxy.policy.localhost import LocalPort
 from nftproxy.rules.ruleset import Declaration, Element, Generation, NftKind, Owner
 
 _COMMENT_LENGTH = 300
@@ -79,7 +78,7 @@ def _topology_notes(pipeline: Pipeline) -> Iterator[str]:
 def _localhost_notes(pipeline: Pipeline) -> Iterator[str]:
     """The node ports at localhost, which no rule serves."""
     for port, each in sorted(pipeline.localhost_ports.by_port.items()):
-        places = ", ".join(dict.fromkeys(map(str, itertools.starmap(LocalPort, each.endpoints))))
+        places = ", ".join(dict.fromkeys(map(str, each.endpoints)))
         yield f"localhost: the agent forwards {port}, of {each.service}, TCP only, to {places}"
     for service, port, protocol in pipeline.localhost_ports.unserved(pipeline.state):
         what = f"{protocol.value} port {port} of {service}"

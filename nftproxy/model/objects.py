@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from nftproxy.model.addresses import Address, Family, Network, Protocol
+from nftproxy.model.addresses import Address, Family, Network, Protocol, host_port
 from nftproxy.model.annotations import PLAIN, PLAIN_SLICE, ServiceOptions, SliceOptions
 from nftproxy.model.keys import KeyEnum
 
@@ -99,10 +99,13 @@ class Service(msgspec.Struct, frozen=True, gc=False):
 
 
 class Place(NamedTuple):
-    """The address and port of an endpoint."""
+    """An address and port: of an endpoint, or of a listener."""
 
     address: Address
     port: int
+
+    def __str__(self) -> str:
+        return host_port(self.address, self.port)
 
 
 class EndpointPort(msgspec.Struct, frozen=True, order=True, gc=False):

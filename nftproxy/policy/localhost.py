@@ -15,25 +15,15 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
-from nftproxy.model.addresses import LOCALHOST, Address, Family, Protocol, host_port
+from nftproxy.model.addresses import LOCALHOST, Family, Protocol
 from nftproxy.model.annotations import Algorithm
-from nftproxy.model.objects import ObjectKey, Service, TrafficPolicy
+from nftproxy.model.objects import ObjectKey, Place, Service, TrafficPolicy
 from nftproxy.model.settings import Config
 from nftproxy.policy.choosing.choice import choose
 from nftproxy.policy.choosing.placement import placed
 from nftproxy.policy.claims import NODE
 from nftproxy.policy.fronts import claimed_fronts
 from nftproxy.policy.state import ClusterState
-
-
-class LocalPort(NamedTuple):
-    """A node port at localhost."""
-
-    address: Address
-    port: int
-
-    def __str__(self) -> str:
-        return host_port(self.address, self.port)
 
 
 class Forwarding(NamedTuple):
@@ -45,7 +35,7 @@ class Forwarding(NamedTuple):
     """
 
     service: ObjectKey
-    endpoints: tuple[tuple[Address, int], ...]
+    endpoints: tuple[Place, ...]
     affinity_timeout: int | None
 
 
@@ -53,11 +43,11 @@ class Pin(NamedTuple):
     """The last endpoint of a local port's clients, its Service, and the time: in seconds of any clock."""
 
     service: ObjectKey
-    endpoint: tuple[Address, int]
+    endpoint: Place
     at: float
 
 
-def pinned(pin: Pin | None, wanted: Forwarding, now: float) -> tuple[Address, int] | None:
+def pinned(pin: Pin | None, wanted: Forwarding, now: float) -> Place | None:
     """The endpoint that session affinity asks for.  None if any will do.
 
     Each new connection starts the time anew.  A pin to an endpoint that may no longer be chosen is forgotten, and so is
@@ -77,10 +67,10 @@ class LocalhostPorts:
     """
 
     def __init__(self, config: Config) -> None:
-        self.by_port: Mapping[LocalPort, Forwarding] = {}
+        self.by_port: Mapping[Place, Forwarding] = {}
         self._config = config
         self._families = tuple(family for family in Family if family in config.node_port_addresses.localhost)
-        self._ports: dict[ObjectKey, tuple[LocalPort, ...]] = {}
+        self._ports: dict[ObjectKey, tuple[Place, ...]] = {}
 
     def refresh(
         self,
@@ -96,7 +86,7 @@ class LocalhostPorts:
             return
         services = tuple(services)
         old = {port: self.by_port[port] for key in services for port in self._ports.pop(key, ())}
-        new: dict[LocalPort, Forwarding] = {}
+        new: dict[Place, Forwarding] = {}
         for key in services:
             service = state.services.get(key)
             families = [family for family in self._families if key not in without_rules.get(family, ())]
@@ -106,17 +96,17 @@ class LocalhostPorts:
         if old != new:
             self.by_port = {port: each for port, each in self.by_port.items() if port not in old} | new
 
-    def unserved(self, state: ClusterState) -> Iterator[tuple[ObjectKey, LocalPort, Protocol]]:
+    def unserved(self, state: ClusterState) -> Iterator[tuple[ObjectKey, Place, Protocol]]:
         """The node ports of other protocols than TCP, which nothing serves at localhost, in the order of Services."""
         for _, service in sorted(state.services.items()):
             for port in service.ports:
                 if port.node_port and port.protocol is not Protocol.TCP:
                     for family in self._families:
-                        yield service.key, LocalPort(LOCALHOST[family], port.node_port), port.protocol
+                        yield service.key, Place(LOCALHOST[family], port.node_port), port.protocol
 
     def _served(
         self, state: ClusterState, service: Service, families: Iterable[Family]
-    ) -> Iterator[tuple[LocalPort, Forwarding]]:
+    ) -> Iterator[tuple[Place, Forwarding]]:
         if all(port.protocol is not Protocol.TCP or not port.node_port for port in service.ports):
             return
         for family in families:
@@ -129,7 +119,7 @@ class LocalhostPorts:
                     chosen = choice.local if claimed.policy is TrafficPolicy.LOCAL else choice.cluster
                     if chosen:
                         place, targets = (
-                            LocalPort(LOCALHOST[family], port.node_port),
+                            Place(LOCALHOST[family], port.node_port),
                             placed(chosen, Algorithm.RANDOM, ""),
                         )
                         yield place, Forwarding(service.key, tuple(targets), service.affinity_timeout)

@@ -8,15 +8,15 @@ import pytest
 
 from nftproxy.model.addresses import Address, Family, Protocol
 from nftproxy.model.events import Put, Removed
-from nftproxy.model.objects import EndpointSlice, Service
+from nftproxy.model.objects import EndpointSlice, Place, Service
 from nftproxy.pipeline import Pipeline
 from nftproxy.policy.claims import Denial
 from nftproxy.policy.fronts import LostClaim, lost_claims
-from nftproxy.policy.localhost import Forwarding, LocalPort, Pin, pinned
+from nftproxy.policy.localhost import Forwarding, Pin, pinned
 from tests.support.factories import IPV4, addresses, claim, key, node, pipeline, service, slice_of
 
 AT, AT6 = Address("127.0.0.1"), Address("::1")
-HERE, AWAY = (Address("10.1.0.4"), 8080), (Address("10.1.1.4"), 8080)
+HERE, AWAY = Place(Address("10.1.0.4"), 8080), Place(Address("10.1.1.4"), 8080)
 BOTH_FAMILIES = addresses(["10.96.0.10", "fd00:96::10"])
 OPEN = service(ports=["http:80:30080"])
 
@@ -34,7 +34,7 @@ def served(it: Pipeline) -> dict[str, tuple[tuple[Address, int], ...]]:
 def test_a_node_port_is_served_by_the_cluster_list() -> None:
     """With policy Cluster every endpoint serves, for the Service that has the port."""
     found = made(OPEN, slice_of()).localhost_ports.by_port
-    assert found == {LocalPort(AT, 30080): Forwarding(key("shop/web"), (HERE, AWAY), None)}
+    assert found == {Place(AT, 30080): Forwarding(key("shop/web"), (HERE, AWAY), None)}
 
 
 def test_each_family_has_its_own_endpoints() -> None:
@@ -94,8 +94,8 @@ def test_only_tcp() -> None:
     it = made(service(ports=ports), slice_of(ports=slice_ports, endpoints=["10.1.0.4"]), asked=["127.0.0.1/32"])
     assert served(it) == {"127.0.0.1:30053": ((HERE[0], 5353),)}
     assert list(it.localhost_ports.unserved(it.state)) == [
-        (key("shop/web"), LocalPort(AT, 30053), Protocol.UDP),
-        (key("shop/web"), LocalPort(AT, 30009), Protocol.SCTP),
+        (key("shop/web"), Place(AT, 30053), Protocol.UDP),
+        (key("shop/web"), Place(AT, 30009), Protocol.SCTP),
     ]
 
 
@@ -199,6 +199,6 @@ def test_a_service_without_rules_is_not_served() -> None:
         (None, 30, 100.0, None),
     ],
 )
-def test_affinity(pin: Pin | None, timeout: int | None, now: float, endpoint: tuple[Address, int] | None) -> None:
+def test_affinity(pin: Pin | None, timeout: int | None, now: float, endpoint: Place | None) -> None:
     """The last endpoint is kept until the timeout, as long as it may be chosen and the Service is the same."""
     assert pinned(pin, Forwarding(key("shop/web"), (HERE,), timeout), now) == endpoint

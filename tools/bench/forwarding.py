@@ -23,12 +23,12 @@ from nftproxy.agent.localhost import relay
 from nftproxy.agent.localhost.forwarder import LocalhostForwarder
 from nftproxy.agent.reporting.metrics import Metrics
 from nftproxy.model.addresses import LOCALHOST, Address, Family
-from nftproxy.model.objects import ObjectKey
-from nftproxy.policy.localhost import Forwarding, LocalPort
+from nftproxy.model.objects import ObjectKey, Place
+from nftproxy.policy.localhost import Forwarding
 from tests.support.processes import cpu_seconds, start_module
 
-SERVER = LocalPort(Address("10.1.0.4"), 8080)
-FORWARDER = LocalPort(LOCALHOST[Family.IPV4], 30080)
+SERVER = Place(Address("10.1.0.4"), 8080)
+FORWARDER = Place(LOCALHOST[Family.IPV4], 30080)
 BLOCK = bytes(1 << 20)
 TURNS = 5
 CONNECTIONS = 500
@@ -118,13 +118,13 @@ def _compare(megabytes: int, forwarder: int) -> list[str]:
     ]
 
 
-def _by_turns(measure: Callable[[LocalPort], float]) -> tuple[float, float]:
+def _by_turns(measure: Callable[[Place], float]) -> tuple[float, float]:
     """The medians of a measurement, directly and through the forwarder."""
     turns = [(measure(SERVER), measure(FORWARDER)) for _ in range(TURNS)]
     return statistics.median(turn[0] for turn in turns), statistics.median(turn[1] for turn in turns)
 
 
-def _send(place: LocalPort, megabytes: int) -> float:
+def _send(place: Place, megabytes: int) -> float:
     """The seconds that it takes to connect, send, and hear that all has arrived."""
     began = time.perf_counter()
     with socket.create_connection(place) as end:

@@ -20,7 +20,7 @@ import os
 import socket
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from types import TracebackType
-from typing import NamedTuple, Self
+from typing import Self
 
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 
@@ -30,13 +30,14 @@ from nftproxy.agent.http.split_listener import own_listener, split_listener
 from nftproxy.agent.reporting.health import healthz, is_eligible, livez
 from nftproxy.agent.reporting.occurrences import Occurrence
 from nftproxy.agent.reporting.sync_reporter import SyncReporter
+from nftproxy.agent.tcp import socket_family
 from nftproxy.config.configz import configz
 from nftproxy.kernel.process_resources import allowed_files
 from nftproxy.logs import warn
-from nftproxy.model.addresses import ANY, Address, Family, family_of, host_port
+from nftproxy.model.addresses import ANY, Address
 from nftproxy.model.codes import Code
 from nftproxy.model.errors import NftproxyError
-from nftproxy.model.objects import Node, ObjectKey
+from nftproxy.model.objects import Node, ObjectKey, Place
 from nftproxy.model.settings import Config
 from nftproxy.policy.health_checks import JSON, Answer, HealthCheck, health_check
 
@@ -61,20 +62,10 @@ Count = Callable[[], Awaitable[bytes]]
 """Returns the counts of Services, in Prometheus' text format."""
 
 
-class ListenAddress(NamedTuple):
-    """The address and port of a listener."""
-
-    address: Address
-    port: int
-
-    def __str__(self) -> str:
-        return host_port(self.address, self.port)
-
-
 class CannotListen(NftproxyError):
     """A listener can't be opened.  `service` has the health-check node port, None for health and metrics."""
 
-    def __init__(self, place: ListenAddress, service: ObjectKey | None, reason: str) -> None:
+    def __init__(self, place: Place, service: ObjectKey | None, reason: str) -> None:
         purpose = f"the health check of Service {service}" if service else "health and metrics"
         super().__init__(f"can't listen on {place} for {purpose}: {reason}")
         self.place = place
@@ -92,7 +83,7 @@ class CannotListen(NftproxyError):
         return [Occurrence(self.service, "FailedToStartServiceHealthcheck", "Listen", note, self.code)]
 
 
-Listen = Callable[[ListenAddress, socket.AddressFamily], Sequence[socket.socket]]
+Listen = Callable[[Place, socket.AddressFamily], Sequence[socket.socket]]
 """Opens the sockets of a listener.  Raises OSError if it can't."""
 
 
@@ -101,7 +92,7 @@ class _Listener:
 
     def __init__(
         self,
-        place: ListenAddress,
+        place: Place,
         respond: Respond,
         connections: BoundedConnections,
         service: ObjectKey | None = None,
@@ -141,10 +132,9 @@ class _Listener:
 
     async def _try(self) -> None:
         self.failure = None
-        family = socket.AF_INET6 if family_of(self._place.address) is Family.IPV6 else socket.AF_INET
         try:
             self._connections.acquire_listener()
-            listening = self._listen(self._place, family)
+            listening = self._listen(self._place, socket_family(self._place.address))
         except OSError as error:
             self._connections.release_listener()
             if not _has_no_such_family(error, self._place):
@@ -159,7 +149,7 @@ class _Listener:
         return HttpResponse(*answer)
 
 
-def _has_no_such_family(error: OSError, place: ListenAddress) -> bool:
+def _has_no_such_family(error: OSError, place: Place) -> bool:
     """True for an any-address whose family the kernel lacks, such as [::] without IPv6.
 
     No client can connect in that family either, so nothing is lost without the listener.
@@ -198,7 +188,7 @@ class Listeners:
         self._checks: Mapping[int, HealthCheck] = {}
         self._addresses: tuple[Address, ...] = ()
         self._lock = asyncio.Lock()
-        self._node_ports: dict[ListenAddress, _Listener] = {}
+        self._node_ports: dict[Place, _Listener] = {}
         self._fixed = [
             *(
                 _Listener(place, self._health, self._connections, listen=split_listener)
@@ -235,9 +225,7 @@ class Listeners:
             return
         self._checks, self._addresses = checks, addresses
         async with self._lock:
-            wanted = {
-                ListenAddress(address, port): check.service for address in addresses for port, check in checks.items()
-            }
+            wanted = {Place(address, port): check.service for address in addresses for port, check in checks.items()}
             unwanted = [place for place, known in self._node_ports.items() if not _is_same(known, wanted.get(place))]
             await asyncio.gather(*(self._node_ports.pop(place).close() for place in unwanted))
             for place, service in wanted.items():
@@ -245,7 +233,7 @@ class Listeners:
                     self._node_ports[place] = self._listener(place, self._check_of(place.port), service)
                     await self._open(self._node_ports[place])
 
-    def _listener(self, place: ListenAddress, respond: Respond, service: ObjectKey | None = None) -> _Listener:
+    def _listener(self, place: Place, respond: Respond, service: ObjectKey | None = None) -> _Listener:
         return _Listener(place, respond, self._connections, service)
 
     async def _open(self, listener: _Listener) -> None:
@@ -300,8 +288,8 @@ def _is_same(listener: _Listener, wanted: ObjectKey | None) -> bool:
     return wanted is not None and (listener.failure is None or listener.service == wanted)
 
 
-def _places(host_port: str) -> list[ListenAddress]:
+def _places(host_port: str) -> list[Place]:
     """Return the listeners of "host:port".  The any-address of a family stands for both, as in Go (net.Listen)."""
     host, _, port = host_port.rpartition(":")
     address = Address(host.strip("[]"))
-    return [ListenAddress(each, int(port)) for each in (ANY.values() if address in ANY.values() else (address,))]
+    return [Place(each, int(port)) for each in (ANY.values() if address in ANY.values() else (address,))]

@@ -16,7 +16,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
-import struct
 from collections.abc import AsyncGenerator, Awaitable, Callable, Hashable, Mapping
 from contextlib import aclosing
 from email.utils import formatdate
@@ -28,6 +27,7 @@ from urllib.parse import parse_qsl, unquote
 import h11
 
 from nftproxy.agent.http.connection_limits import BoundedConnections, ClientRates
+from nftproxy.agent.tcp import pause_accepting, reset
 from nftproxy.logs import warn
 from nftproxy.model.codes import Code
 
@@ -39,10 +39,6 @@ LARGEST_HEAD = 16 * 1024
 """Bytes of a request's head: h11's default, and twice the limit of most servers."""
 AT_ONCE = 32
 """Connections that are accepted in one turn, before any of them is counted, and before other tasks get their turn."""
-FULL_PAUSE = 1.0
-"""Pause in seconds after an accept that lacked file descriptors (asyncio, ACCEPT_RETRY_DELAY)."""
-_RESET = struct.pack("ii", 1, 0)
-"""The value of SO_LINGER by which closing resets a connection, so that the kernel keeps nothing of it."""
 SHUTDOWN = 0.1
 """Seconds that an answer may still take when its server is closed.  Nearly all are ready at once."""
 
@@ -127,7 +123,7 @@ class HttpServer:
                 self._is_behind[listening] = False
                 return
             except OSError:  # no more file descriptors, or no memory
-                self._rest(listening)
+                pause_accepting(listening, partial(self._accept, listening), lambda: listening in self._is_behind)
                 return
             client = address[0] if isinstance(address, tuple) else ""
             if self._rates.admit(listening, client, is_flooded=is_behind) or not is_behind:
@@ -135,19 +131,9 @@ class HttpServer:
                 self._beginning.add(task)
                 task.add_done_callback(self._beginning.discard)
             else:
-                made.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
+                reset(made)
                 made.close()
         self._is_behind[listening] = True
-
-    def _rest(self, listening: socket.socket) -> None:
-        loop = asyncio.get_running_loop()
-        loop.remove_reader(listening)
-
-        def go_on() -> None:
-            if listening in self._is_behind:
-                loop.add_reader(listening, self._accept, listening)
-
-        loop.call_later(FULL_PAUSE, go_on)
 
     async def _begin(self, made: socket.socket, group: Hashable) -> None:
         """Give a connection its stream, which begins the conversation.  The connections of a group share limits."""

@@ -20,26 +20,26 @@ import random
 import socket
 from collections import Counter
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import NamedTuple
 
 from nftproxy.agent.http.listeners import FIRST_PAUSE, LONGEST_PAUSE
-from nftproxy.agent.localhost.relay import connect, relay, reset
+from nftproxy.agent.localhost.relay import connect, relay
 from nftproxy.agent.reporting.metrics import Metrics
 from nftproxy.agent.reporting.occurrences import Occurrence
+from nftproxy.agent.tcp import pause_accepting, reset, socket_family
 from nftproxy.kernel.process_resources import allowed_files
 from nftproxy.logs import warn
-from nftproxy.model.addresses import Address, Family, family_of, host_port
+from nftproxy.model.addresses import Family, family_of
 from nftproxy.model.codes import Code
 from nftproxy.model.errors import NftproxyError
-from nftproxy.model.objects import ObjectKey
-from nftproxy.policy.localhost import Forwarding, LocalPort, Pin, pinned
+from nftproxy.model.objects import ObjectKey, Place
+from nftproxy.policy.localhost import Forwarding, Pin, pinned
 
 log = logging.getLogger(__name__)
 
 AT_ONCE = 16
 """Connections that are accepted before other tasks of the loop get their turn."""
-FULL_PAUSE = 1.0
-"""Pause in seconds after an accept that lacked file descriptors (asyncio, ACCEPT_RETRY_DELAY)."""
 _METRIC = "kubeproxy_nftables_localhost_nodeport"
 _NO_SUCH_ADDRESS = (errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL)
 
@@ -67,7 +67,7 @@ class CannotForward(NftproxyError):
 
     code = Code.LOCALHOST_PORT_TAKEN
 
-    def __init__(self, place: LocalPort, service: ObjectKey, reason: str) -> None:
+    def __init__(self, place: Place, service: ObjectKey, reason: str) -> None:
         super().__init__(f"can't listen on {place} for the node port of Service {service}: {reason}")
         self.place = place
         self.service = service
@@ -95,18 +95,18 @@ class LocalhostForwarder:
         self._limits = limits or affordable(allowed_files())
         self._metrics = metrics
         self._report = report
-        self._wanted: Mapping[LocalPort, Forwarding] = {}
-        self._listening: dict[LocalPort, socket.socket] = {}
-        self._failed: dict[LocalPort, ObjectKey] = {}
+        self._wanted: Mapping[Place, Forwarding] = {}
+        self._listening: dict[Place, socket.socket] = {}
+        self._failed: dict[Place, ObjectKey] = {}
         self._retry: asyncio.TimerHandle | None = None
         self._pause = FIRST_PAUSE
-        self._pins: dict[LocalPort, Pin] = {}
+        self._pins: dict[Place, Pin] = {}
         self._connections: set[asyncio.Task[None]] = set()
         self._counts: Counter[ObjectKey] = Counter()
         self._of_namespace: Counter[str] = Counter()
         self._full: set[ObjectKey] = set()
 
-    def serve(self, wanted: Mapping[LocalPort, Forwarding]) -> None:
+    def serve(self, wanted: Mapping[Place, Forwarding]) -> None:
         """Serve exactly these ports.  Nothing happens if the mapping is the same object as before."""
         if wanted is self._wanted:
             return
@@ -128,7 +128,7 @@ class LocalhostForwarder:
 
     # Listeners
 
-    def _listen(self, ports: list[LocalPort]) -> None:
+    def _listen(self, ports: list[Place]) -> None:
         for port in ports:
             if len(self._listening) < self._limits.listeners:
                 self._try_to_listen(port)
@@ -139,10 +139,9 @@ class LocalhostForwarder:
         if self._failed and not self._retry:
             self._retry = asyncio.get_running_loop().call_later(self._pause, self._try_again)
 
-    def _try_to_listen(self, port: LocalPort) -> None:
-        family = socket.AF_INET6 if family_of(port.address) is Family.IPV6 else socket.AF_INET
+    def _try_to_listen(self, port: Place) -> None:
         try:
-            listener = socket.create_server(port, family=family)
+            listener = socket.create_server(port, family=socket_family(port.address))
         except OSError as error:
             is_absent = error.errno in _NO_SUCH_ADDRESS
             self._report_failure(port, "" if is_absent else os.strerror(error.errno or 0))
@@ -152,7 +151,7 @@ class LocalhostForwarder:
         self._failed.pop(port, None)
         asyncio.get_running_loop().add_reader(listener, self._accept, port)
 
-    def _report_failure(self, port: LocalPort, reason: str) -> None:
+    def _report_failure(self, port: Place, reason: str) -> None:
         """Report the failure once for each Service.  Without a reason (the kernel has no IPv6) nothing is reported."""
         service = self._wanted[port].service
         if reason and self._failed.get(port) != service:
@@ -173,7 +172,7 @@ class LocalhostForwarder:
                 {"place": port, "service": self._wanted[port].service},
             )
 
-    def _stop_listening(self, port: LocalPort) -> None:
+    def _stop_listening(self, port: Place) -> None:
         listener = self._listening.pop(port)
         asyncio.get_running_loop().remove_reader(listener)
         listener.close()
@@ -186,10 +185,11 @@ class LocalhostForwarder:
 
     # Connections
 
-    def _accept(self, port: LocalPort) -> None:
+    def _accept(self, port: Place) -> None:
+        listener = self._listening[port]
         for _ in range(AT_ONCE):
             try:
-                client, _client_address = self._listening[port].accept()
+                client, _client_address = listener.accept()
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
                 return
             except OSError as error:  # no more file descriptors, or no memory
@@ -199,22 +199,12 @@ class LocalhostForwarder:
                     place=port,
                     error=error,
                 )
-                self._rest(port)
+                pause_accepting(listener, partial(self._accept, port), lambda: self._listening.get(port) is listener)
                 return
             client.setblocking(False)
             self._forward(client, port)
 
-    def _rest(self, port: LocalPort) -> None:
-        loop, listener = asyncio.get_running_loop(), self._listening[port]
-        loop.remove_reader(listener)
-
-        def go_on() -> None:
-            if self._listening.get(port) is listener:
-                loop.add_reader(listener, self._accept, port)
-
-        loop.call_later(FULL_PAUSE, go_on)
-
-    def _forward(self, client: socket.socket, port: LocalPort) -> None:
+    def _forward(self, client: socket.socket, port: Place) -> None:
         service = self._wanted[port].service
         if self._is_full(service):
             self._metrics.count("nftproxy_localhost_connections_total", "limit")
@@ -270,20 +260,20 @@ class LocalhostForwarder:
                 service=service,
             )
 
-    def _choose(self, port: LocalPort) -> tuple[Address, int]:
+    def _choose(self, port: Place) -> Place:
         """Return the endpoint that session affinity has for the node as a client, or else a random endpoint."""
         wanted, now = self._wanted[port], asyncio.get_running_loop().time()
         endpoint = pinned(self._pins.get(port), wanted, now) or random.choice(wanted.endpoints)
         self._pins[port] = Pin(wanted.service, endpoint, now)
         return endpoint
 
-    async def _serve(self, client: socket.socket, endpoint: tuple[Address, int]) -> None:
+    async def _serve(self, client: socket.socket, endpoint: Place) -> None:
         try:
             server = await connect(endpoint)
         except OSError as error:
             log.debug(
                 "a connection at localhost was reset, as %(endpoint)s can't be reached: %(error)s",
-                {"endpoint": host_port(*endpoint), "error": error},
+                {"endpoint": endpoint, "error": error},
             )
             self._metrics.count("nftproxy_localhost_connections_total", "unreachable")
             reset(client)

@@ -14,10 +14,10 @@ import contextlib
 import fcntl
 import os
 import socket
-import struct
 from collections.abc import Callable, Iterator
 
-from nftproxy.model.addresses import Address, Family, family_of
+from nftproxy.agent.tcp import reset, socket_family
+from nftproxy.model.objects import Place
 
 CONNECT = 5.0
 """Seconds that an endpoint has to accept a connection (kube-proxy 1.37, dialTimeout)."""
@@ -27,23 +27,15 @@ CHUNK = 256 * 1024
 """Bytes that a direction carries before other tasks get their turn."""
 MUCH = 4 * CHUNK
 """Bytes that a direction copies before it splices."""
-_ABORT = struct.pack("ii", 1, 0)
 
 
-def reset(*ends: socket.socket) -> None:
-    """Make closing these connections reset them (SO_LINGER with no time)."""
-    for end in ends:
-        end.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _ABORT)
-
-
-async def connect(endpoint: tuple[Address, int]) -> socket.socket:
+async def connect(endpoint: Place) -> socket.socket:
     """Connect to an endpoint, with keepalives that detect its end.
 
     Raises:
         OSError: the endpoint can't be reached within `CONNECT` seconds.
     """
-    family = socket.AF_INET6 if family_of(endpoint[0]) is Family.IPV6 else socket.AF_INET
-    server = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+    server = socket.socket(socket_family(endpoint.address), socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
     try:
         server.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         for option, value in KEEPALIVE.items():

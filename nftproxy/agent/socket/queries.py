@@ -49,7 +49,7 @@ from nftproxy.kernel.nfnetlink.elements import ElementLookup
 from nftproxy.kernel.nfnetlink.flowtable import fast_path_interfaces
 from nftproxy.kernel.nfnetlink.nft_queries import hooked_chains
 from nftproxy.kernel.others.other_proxies import Traces
-from nftproxy.model.addresses import FAMILY_NAMES, Family, host_port
+from nftproxy.model.addresses import FAMILY_NAMES, Family
 from nftproxy.model.codes import Code
 from nftproxy.model.errors import BadInput, Problem, Unavailable
 from nftproxy.model.steps import Steps
@@ -296,7 +296,7 @@ def _agent_state(known: QueryContext, affinity: Iterable[AffinityMap], earlier: 
         services=len(pipeline.state.given),
         conflicts=sum(map(len, pipeline.losses.values())),
         quarantined=len(pipeline.quarantined),
-        silent=tuple(host_port(*place) for place in pipeline.state.silent),
+        silent=tuple(map(str, pipeline.state.silent)),
         families=tuple(
             _family_state(known, status, family, waiting.get(family, 0.0), earlier.get(family)) for family in Family
         ),

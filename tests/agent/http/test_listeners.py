@@ -23,14 +23,14 @@ import aiohttp
 import pytest
 
 from nftproxy.agent.http.connection_limits import ConnectionLimits, affordable
-from nftproxy.agent.http.listeners import CannotListen, ListenAddress, Listeners
+from nftproxy.agent.http.listeners import CannotListen, Listeners
 from nftproxy.agent.reporting.health import DELETION_TAINT, Health, Moment
 from nftproxy.agent.reporting.metrics import Metrics
 from nftproxy.agent.reporting.sync_reporter import Clocks, SyncReporter
 from nftproxy.config.configz import configz
 from nftproxy.model.addresses import ANY, Address, Family
 from nftproxy.model.events import Put
-from nftproxy.model.objects import ObjectKey
+from nftproxy.model.objects import ObjectKey, Place
 from nftproxy.pipeline import Pipeline
 from nftproxy.policy.health_checks import HealthCheck
 from tests.support.factories import addresses, key, node, pipeline
@@ -262,7 +262,7 @@ async def test_a_kernel_without_ipv6(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without IPv6 the any-address means any IPv4 address, and nothing is reported."""
     real = socket.create_server
 
-    def create_server(address: ListenAddress, *, family: socket.AddressFamily, **options: bool) -> socket.socket:
+    def create_server(address: Place, *, family: socket.AddressFamily, **options: bool) -> socket.socket:
         if family == socket.AF_INET6:
             raise OSError(errno.EAFNOSUPPORT, "Address family not supported by protocol")
         return real(address, family=family, **options)
@@ -292,7 +292,7 @@ async def test_a_taken_port_is_tried_again(caplog: pytest.LogCaptureFixture) -> 
         await asyncio.sleep(1)
         expected = f"can't listen on 127.0.0.1:{port} for health and metrics: Address already in use"
         assert [str(report) for report in it.reports] == [expected]
-        assert (it.reports[0].place, it.reports[0].service) == (ListenAddress(HERE, port), None)
+        assert (it.reports[0].place, it.reports[0].service) == (Place(HERE, port), None)
         warnings = [record.message for record in caplog.records if record.levelno >= logging.WARNING]
         assert warnings == [f"{expected}; retrying until it works"]
         assert (await fetch(f"{it.metrics}/healthz")).status == 200
@@ -318,7 +318,7 @@ async def test_one_place_for_both() -> None:
     (port,) = free_ports(1)
     place = f"127.0.0.1:{port}"
     async with serving(healthz_bind_address=place, metrics_bind_address=place) as it:
-        assert [report.place for report in it.reports] == [ListenAddress(HERE, port)]
+        assert [report.place for report in it.reports] == [Place(HERE, port)]
         assert (await fetch(f"http://{place}/livez")).status == 200
 
 
@@ -418,7 +418,7 @@ async def test_a_taken_node_port() -> None:
         (report,) = it.reports
         assert (report.service, report.place, report.reason) == (
             SHOP,
-            ListenAddress(HERE, theirs),
+            Place(HERE, theirs),
             "Address already in use",
         )
         assert str(report) == (
@@ -459,7 +459,7 @@ async def test_an_address_that_comes_later() -> None:
     async with serving() as it:
         await it.listeners.serve_checks({32000: check(WEB, 1)}, [HERE, later])
         assert [(report.place, report.reason) for report in it.reports] == [
-            (ListenAddress(later, 32000), "Cannot assign requested address")
+            (Place(later, 32000), "Cannot assign requested address")
         ]
         assert await told(32000) == (200, "web", 1)
         await _ip("address", "add", f"{later}/32", "dev", "lo")

@@ -19,7 +19,8 @@ from nftproxy_conformance.lab.echo import EchoServer
 from nftproxy.agent.localhost.forwarder import CannotForward, ForwarderLimits, LocalhostForwarder, affordable
 from nftproxy.agent.reporting.metrics import Metrics
 from nftproxy.model.addresses import LOCALHOST, Address, Family
-from nftproxy.policy.localhost import Forwarding, LocalPort
+from nftproxy.model.objects import Place
+from nftproxy.policy.localhost import Forwarding
 from tests.support.factories import IPV4, IPV6, key
 from tests.support.waiting import until
 
@@ -27,7 +28,7 @@ TIMEOUT = 60.0
 WEB, SHOP = key("shop/web"), key("shop/other")
 PODS = {IPV4: ("10.1.0.4", "10.1.0.5"), IPV6: ("fd00:1::4", "fd00:1::5")}
 NODE_PORT, OTHER_PORT = 30080, 30081
-HTTP, HTTP6, OTHER = (LocalPort(LOCALHOST[f], p) for f, p in ((IPV4, NODE_PORT), (IPV6, NODE_PORT), (IPV4, OTHER_PORT)))
+HTTP, HTTP6, OTHER = (Place(LOCALHOST[f], p) for f, p in ((IPV4, NODE_PORT), (IPV6, NODE_PORT), (IPV4, OTHER_PORT)))
 OUTCOMES = "nftproxy_localhost_connections_total"
 FAILURES = "kubeproxy_nftables_localhost_nodeport_listener_creation_failures_total"
 LISTENERS = "kubeproxy_nftables_localhost_nodeport_listeners"
@@ -93,13 +94,13 @@ async def serving(namespace: Namespace, limits: ForwarderLimits | None, *, has_i
 
 def to(*numbers: int, family: Family = IPV4, service: str = "shop/web", affinity: int | None = None) -> Forwarding:
     """The forwarding to these pods."""
-    return Forwarding(key(service), tuple((Address(PODS[family][n]), 8080) for n in numbers), affinity)
+    return Forwarding(key(service), tuple(Place(Address(PODS[family][n]), 8080) for n in numbers), affinity)
 
 
 class Client:
     """A connection to a local port that asks for the name of its server."""
 
-    def __init__(self, port: LocalPort) -> None:
+    def __init__(self, port: Place) -> None:
         self._is_reset = False
         try:
             self.end = socket.create_connection(port, timeout=TIMEOUT)
@@ -121,7 +122,7 @@ class Client:
         self.end.close()
 
 
-async def ask(port: LocalPort) -> str:
+async def ask(port: Place) -> str:
     """The server of a new connection, or the error."""
 
     def once() -> str:
@@ -137,12 +138,12 @@ async def ask(port: LocalPort) -> str:
     return await asyncio.to_thread(once)
 
 
-async def anyone(port: LocalPort) -> set[str]:
+async def anyone(port: Place) -> set[str]:
     """The servers of some new connections: both of two pods, but once in a million million times."""
     return {await ask(port) for _ in range(40)}
 
 
-async def until_served(port: LocalPort, name: str) -> None:
+async def until_served(port: Place, name: str) -> None:
     """Wait until new connections reach a server."""
     while await ask(port) != name:  # noqa: ASYNC110  -- what is waited for has no event
         await asyncio.sleep(0.01)
@@ -164,7 +165,7 @@ async def test_nothing_else_is_served(world: World) -> None:
     world.forwarder.serve({HTTP: to(0)})
     assert await ask(HTTP) == "pod-0"
     assert await ask(HTTP6) == await ask(OTHER) == "ConnectionRefusedError"
-    assert await ask(LocalPort(Address("127.0.0.2"), NODE_PORT)) == "ConnectionRefusedError"
+    assert await ask(Place(Address("127.0.0.2"), NODE_PORT)) == "ConnectionRefusedError"
     world.forwarder.serve({OTHER: to(1)})
     assert (await ask(HTTP), await ask(OTHER)) == ("ConnectionRefusedError", "pod-1")
 
@@ -201,7 +202,7 @@ async def test_affinity(world: World) -> None:
 @in_a_namespace()
 async def test_an_endpoint_that_refuses(world: World) -> None:
     """A client whose endpoint can't be reached is reset, and counted."""
-    world.forwarder.serve({HTTP: Forwarding(WEB, ((Address(PODS[IPV4][0]), 9999),), None)})
+    world.forwarder.serve({HTTP: Forwarding(WEB, (Place(Address(PODS[IPV4][0]), 9999),), None)})
     assert await ask(HTTP) == "ConnectionResetError"
     await until(lambda: world.series(OUTCOMES, "unreachable") == 1)
     assert world.series(OUTCOMES, "forwarded") == 0
@@ -228,7 +229,7 @@ async def test_connections_are_bounded(world: World) -> None:
 @in_a_namespace(limits=ForwarderLimits(connections=40, of_a_service=10, listeners=10))
 async def test_greedy_services_leave_room_for_others(world: World) -> None:
     """Four Services that take all that they can get leave room for another of their namespace, and of another one."""
-    ports = [LocalPort(LOCALHOST[IPV4], NODE_PORT + number) for number in range(6)]
+    ports = [Place(LOCALHOST[IPV4], NODE_PORT + number) for number in range(6)]
     names = [*(f"evil/web-{number}" for number in range(5)), "shop/web"]
     world.forwarder.serve({port: to(0, service=name) for port, name in zip(ports, names, strict=True)})
     taken: dict[str, int] = {}
@@ -256,7 +257,7 @@ async def test_listeners_are_bounded(world: World) -> None:
 
 
 @contextmanager
-def taken(port: LocalPort) -> Iterator[None]:
+def taken(port: Place) -> Iterator[None]:
     """A port that another program listens on."""
     with socket.create_server(port):
         yield

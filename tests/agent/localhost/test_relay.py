@@ -15,6 +15,7 @@ import pytest
 
 from nftproxy.agent.localhost.relay import MUCH, connect, relay
 from nftproxy.model.addresses import Address
+from nftproxy.model.objects import Place
 
 TIMEOUT = 60.0
 
@@ -44,7 +45,7 @@ class Ends(NamedTuple):
 async def pair() -> tuple[socket.socket, socket.socket]:
     """Both ends of a TCP connection."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        ours = await connect((Address("127.0.0.1"), listener.getsockname()[1]))
+        ours = await connect(Place(Address("127.0.0.1"), listener.getsockname()[1]))
         theirs, _ = listener.accept()
     theirs.setblocking(False)
     return ours, theirs
@@ -173,4 +174,4 @@ async def test_nobody_listens() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
     with pytest.raises(ConnectionRefusedError):
-        await connect((Address("127.0.0.1"), port))
+        await connect(Place(Address("127.0.0.1"), port))

@@ -15,7 +15,7 @@ import pytest
 from nftproxy_conformance.apiserver import ApiServer
 from nftproxy_conformance.apiserver.faults import Fault, Respond
 
-from nftproxy.agent.http.listeners import CannotListen, ListenAddress
+from nftproxy.agent.http.listeners import CannotListen
 from nftproxy.agent.localhost.forwarder import CannotForward
 from nftproxy.agent.reporting import occurrences
 from nftproxy.agent.reporting.event_recorder import NOTE_LENGTH, EventRecorder, event_json
@@ -25,9 +25,9 @@ from nftproxy.api.responses import ErrorStatus
 from nftproxy.model.codes import Code
 from nftproxy.model.errors import Problem, Unavailable
 from nftproxy.model.events import Put
+from nftproxy.model.objects import Place
 from nftproxy.policy.claims import Denial
 from nftproxy.policy.fronts import LostClaim
-from nftproxy.policy.localhost import LocalPort
 from nftproxy.sources.api_client import ApiClient
 from tests.support import objects
 from tests.support.factories import IPV6, addresses, claim, key, pipeline, service
@@ -153,7 +153,7 @@ def test_the_start_is_an_event_on_the_node() -> None:
 
 def test_a_taken_health_check_port_is_an_event_on_the_service() -> None:
     """A health-check node port that can't be bound is a Warning on its Service, in kube-proxy's words."""
-    place = ListenAddress(HERE, 32000)
+    place = Place(HERE, 32000)
     (occurrence,) = CannotListen(place, key("shop/web"), "address in use").occurrences("node-a")
     assert occurrence.reason == "FailedToStartServiceHealthcheck"
     assert occurrence.note == 'node node-a failed to start healthcheck "shop/web" on port 32000: address in use'
@@ -162,7 +162,7 @@ def test_a_taken_health_check_port_is_an_event_on_the_service() -> None:
 def test_a_taken_port_at_localhost_is_an_event_on_the_service() -> None:
     """A node port that can't be listened on at localhost is a Warning on its Service that names the node."""
     (address,) = addresses(["::1"])
-    place = LocalPort(address, 30080)
+    place = Place(address, 30080)
     found = document(*CannotForward(place, key("shop/web"), "Address already in use").occurrences("node-a"))
     assert (found["type"], found["reason"]) == ("Warning", "FailedToListenOnLocalhost")
     assert (found["regarding"]["namespace"], found["regarding"]["name"]) == ("shop", "web")
@@ -245,8 +245,8 @@ LONG_NAME = f"{'n' * 235}-{'n' * 17}"
     [
         CONFLICT,
         occurrences.refusal(IPV6, key("shop/web"), "é" * NOTE_LENGTH),
-        *CannotListen(ListenAddress(HERE, 32000), key("shop/web"), "in use").occurrences("node-a"),
-        *CannotListen(ListenAddress(HERE, 10256), None, "in use").occurrences("node-a"),
+        *CannotListen(Place(HERE, 32000), key("shop/web"), "in use").occurrences("node-a"),
+        *CannotListen(Place(HERE, 10256), None, "in use").occurrences("node-a"),
         occurrences.start("node-a"),
         occurrences.start(LONG_NAME),
         *occurrences.unused_annotations([Problem("", "Service shop/web", "x", "y", Code.ANNOTATION_UNUSED)]),
