@@ -166,27 +166,28 @@ class SilenceWatch:
         sent_again = [each for family in self._families for each in self._read(family)]
         asking = self._families if self._state.failing_over[Failover.REFUSED] else ()
         refused = {place for family in asking for place in self._reader.refused(family)}
-        missing = Counter[Place]()
         if sent_again or refused:
             self._report_crowded()
-        if sent_again:
-            waiting = await asyncio.to_thread(self._reader.unanswered, sent_again)
-            missing.update(each.place for each in waiting if each.retransmission.waits >= GRACE)
-            stuck = [each for each in waiting if each.place in self._in_force]
-            if stuck:
-                moved = await asyncio.to_thread(self._reader.delete, stuck)
-                self._metrics.count("nftproxy_connections_moved_total", by=moved)
+        missing = await self._unanswered(sent_again) if sent_again else Counter[Place]()
         if not self._places.keys() >= missing.keys() | refused:
             self._places = self._state.watched_places()
         missing = Counter({place: count for place, count in missing.items() if place in self._places})
         refused &= self._places.keys()
-        namespaces = {
-            place: {service.namespace for service in self._places[place]} for place in missing.keys() | refused
-        }
+        suspects = missing.keys() | refused
+        namespaces = {place: {service.namespace for service in self._places[place]} for place in suspects}
         self._known.observe(missing, time.monotonic(), namespaces, refused)
         for place, patience in self._known.pop_due_probes(time.monotonic()):
             self._due.setdefault(self._known.namespace_of(place), {})[place] = patience
         self._try_next()
+
+    async def _unanswered(self, sent_again: Sequence[Retransmission]) -> Counter[Place]:
+        """Count the unanswered connections to each endpoint, and delete the connections to silent endpoints."""
+        waiting = await asyncio.to_thread(self._reader.unanswered, sent_again)
+        stuck = [each for each in waiting if each.place in self._in_force]
+        if stuck:
+            moved = await asyncio.to_thread(self._reader.delete, stuck)
+            self._metrics.count("nftproxy_connections_moved_total", by=moved)
+        return Counter(each.place for each in waiting if each.retransmission.waits >= GRACE)
 
     def _read(self, family: Family) -> Iterable[Retransmission]:
         """The retransmissions of a family.  Retransmissions to silent endpoints are in a separate set."""

@@ -7,6 +7,7 @@ recognised by the type of their keys, so that templates may name them freely.
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Callable, Collection, Iterator, Sequence
 
@@ -29,6 +30,7 @@ from nftproxy.model.addresses import Address, Family
 from nftproxy.pipeline import Pipeline
 from nftproxy.policy.claims import NODE
 from nftproxy.policy.compile import PortKey
+from nftproxy.policy.fronts import ClaimedFront
 from nftproxy.rules.ruleset import Declaration, Element, FoundElement, Generation, NftKind
 
 _HOOK = re.compile(r"type \w+ hook (\w+) priority ([\w-]+)")
@@ -84,15 +86,21 @@ def _elements(generation: Generation, served: Served) -> Iterator[Element]:
     draws = f"{front.prefix}draws"
     for port in served.service.ports:
         block = generation.blocks.get(PortKey(served.service.key, port.name, port.protocol))
-        for element in block.elements if block else ():
-            is_node_port = element.container.startswith("nodeport-")
-            is_own = port == served.port and is_node_port == (served.reach.claim.address == NODE)
-            if element.key in ranges or (is_own and f"{element.key} . ".startswith(f"{front.where} . ")):
+        if block is None:
+            continue
+        is_own = port == served.port
+        for element in block.elements:
+            if element.key in ranges or (is_own and _is_of_front(element, served.reach)):
                 yield element
-        entries = (
-            (entry for each in block.declarations for entry in each.entries) if block and port == served.port else ()
-        )
-        yield from (entry for entry in entries if entry.container == draws and entry.key in numbers)
+        for entry in itertools.chain.from_iterable(each.entries for each in block.declarations if is_own):
+            if entry.container == draws and entry.key in numbers:
+                yield entry
+
+
+def _is_of_front(element: Element, reach: ClaimedFront) -> bool:
+    """Whether an element's key begins with a front, in a set or map of fronts of this kind."""
+    is_node_port = element.container.startswith("nodeport-")
+    return is_node_port == (reach.claim.address == NODE) and f"{element.key} . ".startswith(f"{reach.front.where} . ")
 
 
 def base_chains(pipeline: Pipeline) -> tuple[OwnBaseChain, ...]:

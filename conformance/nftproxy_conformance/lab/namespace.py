@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import os
 import socket
-import struct
 import subprocess
 from collections.abc import Sequence
 from typing import Any
 
 from nftproxy.kernel.namespace import NetworkNamespace
+from nftproxy.kernel.nfnetlink.sockets import bodies, open_socket
 from nftproxy.model.errors import Unavailable
-
-NETLINK_NETFILTER, NLM_F_REQUEST, NLM_F_ACK = 12, 1, 4  # linux/netlink.h
-CONNTRACK_DELETE = 1 << 8 | 2  # linux/netfilter: NFNL_SUBSYS_CTNETLINK << 8 | IPCTNL_MSG_CT_DELETE
+from nftproxy.netlink import nf_conntrack
+from nftproxy.netlink.codec import ACKNOWLEDGE
+from nftproxy.netlink.netfilter import request
 
 
 class LabError(Unavailable):
@@ -40,13 +39,12 @@ class Namespace(NetworkNamespace):
 
     def flush_conntrack(self) -> None:
         """Delete every conntrack entry in this namespace."""
-        # struct nlmsghdr and struct nfgenmsg.  Without attributes it deletes every flow.
-        request = struct.pack("=IHHIIBBH", 20, CONNTRACK_DELETE, NLM_F_REQUEST | NLM_F_ACK, 0, 0, 0, 0, 0)
-        with self.socket(socket.AF_NETLINK, socket.SOCK_RAW, NETLINK_NETFILTER) as netlink:
-            netlink.send(request)
-            (number,) = struct.unpack_from("=i", netlink.recv(4096), 16)  # struct nlmsgerr
-        if number:
-            raise LabError(f"{self.name}: conntrack was not flushed: {os.strerror(-number)}")
+        asked = request(nf_conntrack.SUBSYSTEM, nf_conntrack.DELETE, ACKNOWLEDGE, socket.AF_UNSPEC)  # of all flows
+        try:
+            with self.call(open_socket) as netlink:
+                list(bodies(netlink, asked))
+        except OSError as error:
+            raise LabError(f"{self.name}: conntrack was not flushed: {error.strerror}") from error
 
     def close(self) -> None:
         """Kill the processes that still run, and end the thread.  The namespace goes with its last socket."""

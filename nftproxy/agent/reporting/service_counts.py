@@ -22,11 +22,14 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple, TypeVar
 
+import msgspec
+
 from nftproxy.kernel.nfnetlink.count_reader import CountedSet, CountReader, FamilyCounts, claim_of
 from nftproxy.logs import warn
 from nftproxy.model.addresses import Family
 from nftproxy.model.codes import Code
 from nftproxy.model.errors import Unavailable
+from nftproxy.policy.claims import Claim
 from nftproxy.policy.counts import CountedFronts, ServiceFront, UnservedReason
 
 Item = TypeVar("Item")
@@ -68,22 +71,20 @@ class _Series(NamedTuple):
         )
 
 
-class _Total:
+class _Total(msgspec.Struct):
     """A series' count, its text without the count, and whether a scrape has had it."""
 
-    def __init__(self, text: str) -> None:
-        self.text = text
-        self.value = 0
-        self.is_shown = False
+    text: str
+    value: int = 0
+    is_shown: bool = False
 
 
-class _CountedEntry:
-    """An entry of the kernel's sets at the last reading: its count, and the owner of its front."""
+class _CountedEntry(msgspec.Struct):
+    """An entry of the kernel's sets at the last reading: its front, its count, and the owner of its front."""
 
-    def __init__(self, family: Family, counted: CountedSet, key: bytes) -> None:
-        self.claim = claim_of(family, counted, key)
-        self.packets = 0
-        self.owner: ServiceFront | None = None
+    claim: Claim
+    packets: int = 0
+    owner: ServiceFront | None = None
 
 
 class CountTotals:
@@ -156,7 +157,7 @@ class CountTotals:
         entries = self._entries.setdefault((family, counted), {})
         entry = entries.get(key)
         if entry is None:
-            entry = entries[key] = _CountedEntry(family, counted, key)
+            entry = entries[key] = _CountedEntry(claim_of(family, counted, key))
         return entry
 
     def _count(self, series: _Series, more: int) -> None:

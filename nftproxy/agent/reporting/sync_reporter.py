@@ -16,6 +16,7 @@ from nftproxy.logs import warn
 from nftproxy.model.addresses import FAMILY_NAMES, Family
 from nftproxy.model.codes import Code
 from nftproxy.model.events import Event, Listed, Put
+from nftproxy.model.last_transactions import LastRefusal, LastTransaction
 from nftproxy.model.objects import ClusterObject, EndpointSlice, ObjectKey, Service
 from nftproxy.model.stages import Stage
 from nftproxy.rules.transaction import Transaction
@@ -56,6 +57,10 @@ def _objects(events: Iterable[Event]) -> Counter[type]:
     return found
 
 
+def _names(families: Iterable[Family]) -> tuple[str, ...]:
+    return tuple(FAMILY_NAMES[family] for family in families)
+
+
 class Clocks(NamedTuple):
     """A steady clock, and a clock of seconds since the epoch."""
 
@@ -71,30 +76,12 @@ CLOCKS = Clocks()
 """This machine's."""
 
 
-class AppliedTransaction(NamedTuple):
-    """A transaction that the kernel accepted.  `seconds` count from taking its events, and `size` is in characters."""
-
-    at: float
-    seconds: float
-    size: int
-    is_full: bool
-    families: tuple[Family, ...]
-
-
-class FailedTransaction(NamedTuple):
-    """A transaction that was not applied."""
-
-    at: float
-    families: tuple[Family, ...]
-    reason: str
-
-
 class SyncReporter:
     """Reports the work of the sync loop, with the time, to health and metrics (kube-proxy's, by their definitions).
 
     Attributes:
         last_applied: the last transaction that the kernel accepted.
-        last_failed: the last transaction that wasn't applied.
+        last_failed: the last transaction that wasn't applied, with a reason of any length.
         knows_cluster: whether the pipeline has every source's first listing, before which it has nothing to say.
     """
 
@@ -113,8 +100,8 @@ class SyncReporter:
         """
         self.health = health
         self.metrics = metrics
-        self.last_applied: AppliedTransaction | None = None
-        self.last_failed: FailedTransaction | None = None
+        self.last_applied: LastTransaction | None = None
+        self.last_failed: LastRefusal | None = None
         self.knows_cluster = False
         self._started = started
         self._clocks = clocks
@@ -260,12 +247,12 @@ class SyncReporter:
         for stage, each in self._spent.items():
             self.metrics.observe("nftproxy_sync_stage_duration_seconds", each, kind, stage)
         self._spent.clear()
+        names = _names(families)
         if size:
             self.metrics.count("nftproxy_transactions_total", kind)
             self.metrics.observe("nftproxy_transaction_bytes", size, kind)
-            self.last_applied = AppliedTransaction(now.wall, seconds, size, full, tuple(families))
-        names = [FAMILY_NAMES[family] for family in families]
-        what = {"bytes": size, "seconds": seconds, "families": names, "full": full}
+            self.last_applied = LastTransaction(now.wall, seconds, size, full, names)
+        what = {"bytes": size, "seconds": seconds, "families": list(names), "full": full}
         log.debug("applied %(bytes)d bytes to %(families)s in %(seconds).4f s", what)
 
     def failed(self, families: Collection[Family], reason: str, *, full: bool) -> None:
@@ -277,7 +264,7 @@ class SyncReporter:
 
     def refused(self, families: Collection[Family], reason: str) -> None:
         """Note that the kernel refused some rules of these families.  The rest of the rules isn't affected."""
-        self.last_failed = FailedTransaction(self._clocks().wall, tuple(families), reason)
+        self.last_failed = LastRefusal(self._clocks().wall, _names(families), reason)
 
     def checked(self, families: Collection[Family]) -> None:
         """Note that these families' tables are right, after a transaction or the periodic check."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import msgspec
 
 from nftproxy.model.addresses import host_port
+from nftproxy.model.last_transactions import LastRefusal, LastTransaction
 
 
 class ListingRow(msgspec.Struct, frozen=True, tag_field="kind", rename="camel"):
@@ -153,24 +154,6 @@ class WatchState(msgspec.Struct, frozen=True, rename="camel"):
     last_event: float | None
     last_heard: float | None
     problem: str = ""
-
-
-class LastTransaction(msgspec.Struct, frozen=True, rename="camel"):
-    """The last transaction that the kernel accepted.  `duration` counts from taking its events."""
-
-    at: float
-    duration: float
-    size: int
-    is_full: bool
-    families: tuple[str, ...]
-
-
-class LastRefusal(msgspec.Struct, frozen=True, rename="camel"):
-    """The last transaction that wasn't applied, and why."""
-
-    at: float
-    families: tuple[str, ...]
-    reason: str
 
 
 class AffinityMap(msgspec.Struct, frozen=True, rename="camel"):

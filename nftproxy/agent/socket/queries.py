@@ -23,8 +23,6 @@ from nftproxy.agent.socket.answers import (
     End,
     FamilyState,
     FastPathState,
-    LastRefusal,
-    LastTransaction,
     Line,
     ListingRow,
     NodeInputs,
@@ -281,7 +279,7 @@ def _fast_path() -> FastPathState:
 def _agent_state(known: QueryContext, affinity: Iterable[AffinityMap], earlier: Mapping[Family, int]) -> AgentState:
     pipeline, status = known.pipeline, known.reporter.status()
     waiting = known.reporter.waiting()
-    applied, failed = known.reporter.last_applied, known.reporter.last_failed
+    failed = known.reporter.last_failed
     return AgentState(
         is_healthy=status.is_healthy,
         why_not=tuple(why_not(status, waiting)),
@@ -301,9 +299,8 @@ def _agent_state(known: QueryContext, affinity: Iterable[AffinityMap], earlier: 
             _family_state(known, status, family, waiting.get(family, 0.0), earlier.get(family)) for family in Family
         ),
         watches=tuple(map(_watch, known.reporter.activities())),
-        last_transaction=applied
-        and LastTransaction(applied.at, applied.seconds, applied.size, applied.is_full, _names(applied.families)),
-        last_refusal=failed and LastRefusal(failed.at, _names(failed.families), failed.reason[:LONGEST_TEXT]),
+        last_transaction=known.reporter.last_applied,
+        last_refusal=failed and msgspec.structs.replace(failed, reason=failed.reason[:LONGEST_TEXT]),
         affinity=tuple(affinity),
         other_proxies=known.other_proxies(),
         missing=known_lacks(),
@@ -317,10 +314,6 @@ def why_not(status: HealthStatus, waiting: Mapping[Family, float]) -> Iterator[s
     for family, each in status.families.items():
         if not each.is_healthy:
             yield f"{FAMILY_NAMES[family]}: a change waits for {waiting.get(family, 0.0):.0f} s to reach the kernel"
-
-
-def _names(families: Iterable[Family]) -> tuple[str, ...]:
-    return tuple(FAMILY_NAMES[family] for family in families)
 
 
 def _family_state(
