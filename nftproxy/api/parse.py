@@ -14,6 +14,7 @@ that can't be read at all, the result is a Problem and None.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, TypeVar
 
 import msgspec
@@ -166,17 +167,9 @@ def parse_manifest(
     kind = _kind_of(_LISTS[name], head.get("apiVersion"), kinds, report) if _LISTS[name] else None
     if kind is None and _LISTS[name]:
         return []
-    return _present(
-        parse_object(
-            item,
-            source,
-            problems,
-            place=f"{place}, items[{index}]" if place else f"items[{index}]",
-            kind=kind,
-            kinds=kinds,
-        )
-        for index, item in enumerate(items)
-    )
+    parse = partial(parse_object, source=source, problems=problems, kind=kind, kinds=kinds)
+    within = f"{place}, " if place else ""
+    return _present(parse(item, place=f"{within}items[{index}]") for index, item in enumerate(items))
 
 
 def objects_in(document: object) -> Iterator[Mapping[str, Any]]:
@@ -208,15 +201,12 @@ def parse_manifest_json(
     name = head.kind or ""
     if name not in _LISTS:
         return _present([parse_json(data, source, problems, kinds=kinds)])
-    kind = None
-    if _LISTS[name]:
-        kind = _kind_of(_LISTS[name], head.api_version, kinds, _reporter(source, "", problems))
-        if kind is None:
-            return []
-    return _present(
-        parse_json(item, source, problems, place=f"items[{index}]", kind=kind, kinds=kinds)
-        for index, item in enumerate(head.items or ())
-    )
+    report = _reporter(source, "", problems)
+    kind = _kind_of(_LISTS[name], head.api_version, kinds, report) if _LISTS[name] else None
+    if kind is None and _LISTS[name]:
+        return []
+    parse = partial(parse_json, source=source, problems=problems, kind=kind, kinds=kinds)
+    return _present(parse(item, place=f"items[{index}]") for index, item in enumerate(head.items or ()))
 
 
 def parse_key(raw: Json, kind: ObjectKind) -> ObjectKey | str | None:

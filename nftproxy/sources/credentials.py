@@ -63,7 +63,7 @@ def _of_pod(account: Path, environ: Mapping[str, str]) -> Credentials:
     host, port = environ.get("KUBERNETES_SERVICE_HOST", ""), environ.get("KUBERNETES_SERVICE_PORT", "")
     if not host or not port:
         message = "is not given, and without KUBERNETES_SERVICE_HOST and _PORT this isn't a pod either"
-        raise BadInput(Problem("", "", "clientConnection.kubeconfig", message, Code.CREDENTIALS_UNUSABLE))
+        raise _unusable("", message, field="clientConnection.kubeconfig")
     return Credentials(
         server=f"https://{host_port(host, port)}",
         authority=_read(account / "ca.crt"),
@@ -81,9 +81,7 @@ def other_address(text: str, configured: str) -> str:
         parts = urlsplit(text)
         if parts.hostname and parts.scheme == urlsplit(configured).scheme and (parts.port is None or parts.port):
             return text.rstrip("/")
-    raise BadInput(
-        Problem("", "", "--api-server", f"{show(text)} is not a URL like {configured}", Code.CREDENTIALS_UNUSABLE)
-    )
+    raise _unusable("", f"{show(text)} is not a URL like {configured}", field="--api-server")
 
 
 def kubeconfig_of(credentials: Credentials, address: str, files: contextlib.ExitStack) -> dict[str, Any]:
@@ -184,18 +182,15 @@ class _Kubeconfig(_Section):
 
 def _of_kubeconfig(path: Path) -> Credentials:
     config = _kubeconfig(path)
-
-    def fail(field: str, message: str) -> BadInput:
-        return BadInput(Problem(str(path), "", field, message, Code.CREDENTIALS_UNUSABLE))
-
     try:
         context = {each.name: each.context for each in config.contexts}[config.current_context]
         cluster = {each.name: each.cluster for each in config.clusters}[context.cluster]
         user = {each.name: each.user for each in config.users}[context.user]
     except KeyError as error:
-        raise fail("current-context", f"leads to {error}, which isn't there") from error
+        raise _unusable(path, f"leads to {error}, which isn't there", field="current-context") from error
     if user.auth_provider is not None or user.username is not None:
-        raise fail("users", "auth-provider and username are gone from Kubernetes: use a token, certificate or exec")
+        message = "auth-provider and username are gone from Kubernetes: use a token, certificate or exec"
+        raise _unusable(path, message, field="users")
     directory = path.parent
     return Credentials(
         server=cluster.server.rstrip("/"),
@@ -224,7 +219,7 @@ def _kubeconfig(path: Path) -> _Kubeconfig:
             raise ValueError(documents[0].fault if documents else "is empty")
         return msgspec.convert(documents[0].value, _Kubeconfig)
     except ValueError as error:  # also what msgspec raises, and UnicodeDecodeError
-        raise BadInput(Problem(str(path), "kubeconfig", "", str(error), Code.CREDENTIALS_UNUSABLE)) from error
+        raise _unusable(path, str(error), "kubeconfig") from error
 
 
 def _pem(path: Path, file: str | None, data: str | None) -> bytes:
@@ -232,28 +227,22 @@ def _pem(path: Path, file: str | None, data: str | None) -> bytes:
     try:
         return base64.b64decode(data, validate=True) if data else _read(path.parent / file) if file else b""
     except binascii.Error as error:
-        raise BadInput(
-            Problem(
-                str(path),
-                "kubeconfig",
-                "",
-                f"a certificate or key is not base64: {error}",
-                Code.CREDENTIALS_UNUSABLE,
-            )
-        ) from error
+        raise _unusable(path, f"a certificate or key is not base64: {error}", "kubeconfig") from error
 
 
 def _token(path: Path) -> str:
     try:
         return _read(path).decode("ascii").strip()
     except UnicodeDecodeError as error:
-        raise BadInput(Problem(str(path), "", "", "is not a token", Code.CREDENTIALS_UNUSABLE)) from error
+        raise _unusable(path, "is not a token") from error
 
 
 def _read(path: Path) -> bytes:
     try:
         return read_bounded(path, LARGEST_CONFIG)
     except (OSError, ValueError) as error:  # ValueError: NUL in a name
-        raise BadInput(
-            Problem(str(path), "", "", getattr(error, "strerror", None) or str(error), Code.CREDENTIALS_UNUSABLE)
-        ) from error
+        raise _unusable(path, getattr(error, "strerror", None) or str(error)) from error
+
+
+def _unusable(path: Path | str, message: str, what: str = "", *, field: str = "") -> BadInput:
+    return BadInput(Problem(str(path), what, field, message, Code.CREDENTIALS_UNUSABLE))

@@ -75,7 +75,7 @@ class ListBudget:
 
     def __init__(self, most: int) -> None:
         self.most = most
-        self._used = 0
+        self.used = 0
 
     @contextlib.contextmanager
     def share(self) -> Iterator[ListShare]:
@@ -84,12 +84,7 @@ class ListBudget:
         try:
             yield share
         finally:
-            self._used -= share.size
-
-    def reserve(self, size: int) -> bool:
-        """Take more of the budget.  Return whether there is so much left."""
-        self._used += size
-        return self._used <= self.most
+            self.used -= share.size
 
 
 class ListShare:
@@ -103,4 +98,5 @@ class ListShare:
     def reserve(self, size: int) -> bool:
         """Take more of the budget.  Return whether there is so much left."""
         self.size += size
-        return self._budget.reserve(size)
+        self._budget.used += size
+        return self._budget.used <= self.most
