@@ -6,7 +6,8 @@ and the probes.  The pipeline turns its events into rules, in the same transacti
 * Until a Service has the annotation this waits, without a timer or a socket.
 * Then it reads a set for each family every `INTERVAL`, and does nothing more while these are empty.
 * Connection tracking entries of connections that wait for a silent endpoint are deleted, so that the client's next
-  packet goes to another endpoint.  A connection that was ever answered is never touched.
+  packet goes to another endpoint.  So are those of connections that got an ICMP error, or whose endpoint is in no slice
+  any more.  A connection that was ever answered is never touched.
 * Reading takes at most a tenth of a CPU, however many connections have no answer.
 * Probes take turns by namespace, so that a tenant with many silent endpoints doesn't delay the probes of other tenants.
 * If the rules can't note a namespace's connections since its share is used up, a warning and a metric say so.
@@ -26,7 +27,7 @@ from typing import NamedTuple
 from nftproxy.agent.reporting.metrics import Metrics
 from nftproxy.agent.reporting.occurrences import Occurrence
 from nftproxy.agent.tcp import socket_family
-from nftproxy.kernel.conntrack.unanswered import STUCK, Retransmission, UnansweredReader
+from nftproxy.kernel.conntrack.unanswered import STUCK, Retransmission, UnansweredConnection, UnansweredReader
 from nftproxy.logs import warn
 from nftproxy.model.addresses import Family, family_of
 from nftproxy.model.annotations import Failover
@@ -119,6 +120,8 @@ class SilenceWatch:
         self._known = Silence()
         self._published = SilentPlaces(())
         self._places: Mapping[Place, Sequence[ObjectKey]] = {}
+        self._has_changed = True
+        """Whether rules were loaded since `_places` was looked up."""
         self._in_force: frozenset[Place] = frozenset()
         self._tries: dict[Place, asyncio.Task[None]] = {}
         self._due: dict[str, dict[Place, float]] = {}
@@ -131,8 +134,9 @@ class SilenceWatch:
         self._in_force = frozenset(self._state.silent)
         if self._state.watched:
             self._wanted.set()
+        self._has_changed = True
         if len(self._known) or self._published.places:
-            self._places = self._state.watched_places()
+            self._refresh_places()
             self._known.retain(self._places)
 
     async def events(self) -> AsyncIterator[Sequence[Event]]:
@@ -169,8 +173,8 @@ class SilenceWatch:
         if sent_again or refused:
             self._report_crowded()
         missing = await self._unanswered(sent_again) if sent_again else Counter[Place]()
-        if not self._places.keys() >= missing.keys() | refused:
-            self._places = self._state.watched_places()
+        if refused:
+            self._refresh_places()
         missing = Counter({place: count for place, count in missing.items() if place in self._places})
         refused &= self._places.keys()
         suspects = missing.keys() | refused
@@ -181,18 +185,32 @@ class SilenceWatch:
         self._try_next()
 
     async def _unanswered(self, sent_again: Sequence[Retransmission]) -> Counter[Place]:
-        """Count the unanswered connections to each endpoint, and delete the connections to silent endpoints."""
+        """Count the unanswered connections to each endpoint, and delete those that must go to another endpoint."""
         waiting = await asyncio.to_thread(self._reader.unanswered, sent_again)
-        stuck = [each for each in waiting if each.place in self._in_force]
-        if stuck:
+        missing = Counter(each.place for each in waiting if each.retransmission.waits >= GRACE)
+        if missing:
+            self._refresh_places()
+        if stuck := [each for each in waiting if self._is_stuck(each)]:
             moved = await asyncio.to_thread(self._reader.delete, stuck)
             self._metrics.count("nftproxy_connections_moved_total", by=moved)
-        return Counter(each.place for each in waiting if each.retransmission.waits >= GRACE)
+        return missing
+
+    def _is_stuck(self, connection: UnansweredConnection) -> bool:
+        """Whether a connection must go to another endpoint."""
+        if connection.place in self._in_force:
+            return True
+        sent = connection.retransmission
+        return sent.waits >= GRACE and (sent.is_stuck or connection.place not in self._places)
+
+    def _refresh_places(self) -> None:
+        """Look the endpoints of watched Services up again, if rules were loaded since."""
+        if self._has_changed:
+            self._places, self._has_changed = self._state.watched_places(), False
 
     def _read(self, family: Family) -> Iterable[Retransmission]:
-        """The retransmissions of a family.  Retransmissions to silent endpoints are in a separate set."""
+        """The retransmissions of a family.  Connections that must go to another endpoint are in a separate set."""
         noted = {each.key: each for each in self._reader.retransmissions(family)}
-        if self._in_force:
+        if self._in_force or self._state.failing_over[Failover.REFUSED]:
             noted |= {each.key: each for each in self._reader.retransmissions(family, STUCK)}
         return noted.values()
 

@@ -278,7 +278,9 @@ def _hairpin(served: Served, asking: Sequence[Client], cases: Sequence[Case]) ->
 
 _FAILOVER = {
     Failover.SILENT: "endpoints that don't answer this node are left out, up to half of a list, until they answer",
-    Failover.REFUSED: "endpoints that refuse are left out, up to half of a list, and the connections go elsewhere",
+    Failover.REFUSED: (
+        "endpoints that refuse or can't be reached are left out, up to half of a list, and the connections go elsewhere"
+    ),
     Failover.GONE: "connections to an endpoint end once its address is in no EndpointSlice",
 }
 

@@ -56,7 +56,8 @@ class TableFacts(msgspec.Struct, frozen=True):
     counts a connection that an endpoint gets.  Without counting, both are empty.
     `endings` are the verdicts for packets that no endpoint gets.
     `watchers` holds the chain that notes connections without an answer, if any Service asks for failover from silent
-    endpoints, and `retriers` the chain that drops refusals, if any asks for failover after these.
+    endpoints, and `refusals` rows of (match, protocol) of the packets that refuse a connection,
+    if any asks for failover after these.  `icmp_errors` are the protocols of those of them that are ICMP errors.
     """
 
     table: str
@@ -81,7 +82,8 @@ class TableFacts(msgspec.Struct, frozen=True):
     counters: tuple[str, ...] = ()
     endings: Endings = Endings()
     watchers: tuple[str, ...] = ()
-    retriers: tuple[str, ...] = ()
+    refusals: tuple[tuple[str, str], ...] = ()
+    icmp_errors: tuple[str, ...] = ()
 
 
 class FastPathFacts(msgspec.Struct, frozen=True):

@@ -1,9 +1,9 @@
 """The memberships of a front for failover: connections without an answer are noted, and refused ones tried again.
 
-A refusal (a reset in answer to a first packet) passes to the client if no other endpoint would do better: from the only
-endpoint of a list that isn't known to be silent, and from silent endpoints that the list can't do without.  All other
-refusals are dropped, also from an endpoint that has just left the list, and the client's next packet finds another
-endpoint.
+A refusal (a reset in answer to a first packet, or an ICMP error) passes to the client if no other endpoint would do
+better: from the only endpoint of a list that isn't known to be silent, and from silent endpoints that the list can't do
+without.  All other refusals are dropped, also from an endpoint that has just left the list, and the client's next
+packet finds another endpoint.
 """
 
 from __future__ import annotations

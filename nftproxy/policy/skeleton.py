@@ -33,6 +33,17 @@ connection has some five, so two thirds of these never enter.  `ct packets` woul
 packet of all connections."""
 ECHO = {Family.IPV4: "icmp type echo-request", Family.IPV6: "icmpv6 type echo-request"}
 """The match for pings."""
+_UNANSWERED = "ct status & (dnat | seen-reply) == dnat"
+_RESET = ("tcp flags & (rst | ack) == rst | ack tcp sequence 0", "tcp")
+REFUSALS = {
+    Family.IPV4: (
+        _RESET,
+        (f"icmp type {{ destination-unreachable, time-exceeded }} icmp code != frag-needed {_UNANSWERED}", "icmp"),
+    ),
+    Family.IPV6: (_RESET, (f"icmpv6 type {{ destination-unreachable, time-exceeded }} {_UNANSWERED}", "ipv6-icmp")),
+}
+"""The matches for packets that refuse a connection, and their protocols: a reset in answer to a first packet, and the
+ICMP errors at which Linux gives up a connection without an answer."""
 _LOOPBACK = {Family.IPV4: "127.0.0.0/8", Family.IPV6: "::1"}
 
 
@@ -43,6 +54,7 @@ def compile_table(state: ClusterState, settings: Settings, family: Family) -> Ta
     bit = 1 << config.masquerade_bit
     everywhere = serves_every_address(config, family)
     local = local_sources(state.node, config, family)
+    refusals = REFUSALS[family] if state.failing_over[Failover.REFUSED] else ()
     return TableFacts(
         table=family.table,
         ip=ip,
@@ -72,7 +84,8 @@ def compile_table(state: ClusterState, settings: Settings, family: Family) -> Ta
         counters=("count-connection",) if config.service_counts else (),
         endings=endings(config),
         watchers=("watch",) if state.failing_over[Failover.SILENT] else (),
-        retriers=("retry",) if state.failing_over[Failover.REFUSED] else (),
+        refusals=refusals,
+        icmp_errors=tuple(protocol for match, protocol in refusals if (match, protocol) != _RESET),
     )
 
 

@@ -143,7 +143,7 @@ class Renderer:
 
     def table(self, facts: TableFacts) -> Block:
         """The skeleton of a family's table, with the chains that count or watch connections if they are asked for."""
-        also = ((COUNTS_TEMPLATE, facts.counted), (WATCH_TEMPLATE, facts.watchers + facts.retriers))
+        also = ((COUNTS_TEMPLATE, facts.counted), (WATCH_TEMPLATE, facts.watchers or facts.refusals))
         names = (TABLE_TEMPLATE, *(name for name, is_asked_for in also if is_asked_for))
         blocks = [self._block(name, msgspec.structs.asdict(facts)) for name in names]
         return Block(

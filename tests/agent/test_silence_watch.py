@@ -29,7 +29,9 @@ from tests.support.factories import key, service, slice_of
 from tests.support.waiting import until
 
 LEAVE_OUT = {"failover": "silent"}
+ALL = {"failover": "silent, refused"}
 DEAD = Place(Address("10.1.1.4"), 8080)
+GONE = Place(Address("10.1.2.4"), 8080)
 PORTS = ("http:8080",)
 
 
@@ -44,21 +46,22 @@ class FakeKernel(UnansweredReader):
         self.crowds: set[str] = set()
         self.refusing: list[Place] = []
 
-    def wait_for(self, place: Place, count: int = THRESHOLD, waits: float = GRACE, *, more: bool = False) -> None:
+    def wait_for(
+        self, place: Place, count: int = THRESHOLD, waits: float = GRACE, *, more: bool = False, is_stuck: bool = False
+    ) -> None:
         """Let connections wait for an endpoint: instead of all waiting connections, or in addition to them (`more`)."""
         before = self.waiting if more else []
         keys = range(len(before), len(before) + count)
-        noted = [Retransmission(Family.IPV4, number.to_bytes(2, "big"), waits) for number in keys]
+        noted = [Retransmission(Family.IPV4, number.to_bytes(2, "big"), waits, is_stuck) for number in keys]
         self.waiting = before + [UnansweredConnection(each, place, b"", each.key) for each in noted]
 
     def retransmissions(self, family: Family, name: str = UNANSWERED) -> list[Retransmission]:
         """As the kernel does."""
-        if name == STUCK:
-            return []
-        self.looks += 1
+        self.looks += name == UNANSWERED
         if self.fails:
             raise Unavailable("no")
-        return [each.retransmission for each in self.waiting if each.retransmission.family is family]
+        noted = [each.retransmission for each in self.waiting if each.retransmission.is_stuck == (name == STUCK)]
+        return [each for each in noted if each.family is family]
 
     def refused(self, family: Family) -> list[Place]:
         """As the kernel does."""
@@ -172,7 +175,8 @@ def test_dead_endpoint_is_left_out_and_its_connections_move(monkeypatch: pytest.
             assert bench.state.silent == (DEAD,)
             assert bench.changes == [SilenceChange(DEAD, True, False, [key("shop/web")])]
             assert {each.place for each in bench.kernel.forgotten} == {DEAD}
-            assert f"nftproxy_connections_moved_total {float(THRESHOLD)}" in bench.metrics.exposition().decode()
+            moved = f"nftproxy_connections_moved_total {float(THRESHOLD)}"
+            await until(lambda: moved in bench.metrics.exposition().decode())
             bench.answering.add(DEAD)
             await until(lambda: not bench.state.silent)
             assert bench.changes[1:] == [
@@ -214,25 +218,44 @@ def test_answer_to_us_lets_an_endpoint_stay(monkeypatch: pytest.MonkeyPatch) -> 
     asyncio.run(main())
 
 
-def test_a_fresh_retransmission_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("place", "is_stuck"), [(DEAD, False), (DEAD, True), (GONE, False)])
+def test_a_fresh_retransmission_does_not_count(place: Place, is_stuck: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """A connection counts only some time after its last packet, as the answer may be on its way."""
 
     async def main() -> None:
-        async with Bench(cluster(), monkeypatch) as bench:
-            bench.kernel.wait_for(DEAD, waits=GRACE / 2)
+        async with Bench(cluster(annotations=ALL), monkeypatch) as bench:
+            bench.kernel.wait_for(place, waits=GRACE / 2, is_stuck=is_stuck)
             await until(lambda: bench.kernel.questions >= 20)
-            assert (bench.tried, bench.state.silent) == ([], ())
+            assert (bench.tried, bench.state.silent, bench.kernel.forgotten) == ([], (), [])
 
     asyncio.run(main())
 
 
-def test_endpoints_of_services_without_the_annotation_do_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A connection to an endpoint of no Service with the annotation proves nothing."""
+def test_connections_that_got_an_icmp_error_move(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They go to other endpoints even if the endpoint answers the node."""
+
+    async def main() -> None:
+        async with Bench(cluster(annotations=ALL), monkeypatch) as bench:
+            bench.answering.add(DEAD)
+            bench.kernel.wait_for(DEAD, 2, is_stuck=True)
+            await until(lambda: not bench.kernel.waiting)
+            assert ([each.place for each in bench.kernel.forgotten], bench.state.silent) == ([DEAD] * 2, ())
+
+    asyncio.run(main())
+
+
+def test_connections_to_an_endpoint_that_has_left_move(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A connection without an answer from an endpoint that no slice has any more proves nothing, and moves at once."""
 
     async def main() -> None:
         async with Bench(cluster(), monkeypatch) as bench:
-            bench.kernel.wait_for(Place(Address("10.1.2.4"), 8080))
-            await until(lambda: bench.kernel.questions >= 20)
+            bench.kernel.wait_for(DEAD, waits=GRACE / 2)
+            await until(lambda: bench.kernel.questions >= 2)
+            bench.state.ingest(Put(slice_of(endpoints=["10.1.0.4"], ports=PORTS)))
+            bench.watch.rules_loaded()
+            bench.kernel.wait_for(DEAD)
+            await until(lambda: not bench.kernel.waiting)
+            assert [each.place for each in bench.kernel.forgotten] == [DEAD] * THRESHOLD
             assert (bench.tried, bench.state.silent) == ([], ())
 
     asyncio.run(main())

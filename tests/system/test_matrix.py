@@ -243,10 +243,12 @@ def results(lab: Lab, tweaks: Mapping[str, Any]) -> dict[Cell, Tried]:
         tried[cell].found.add(outcome)
         if cell.protocol is Protocol.TCP and outcome.endpoint:
             outcomes[cell, outcome] = outcome
-    for (cell, outcome), heard in zip(outcomes, lab.refuse_many(list(outcomes.values())), strict=True):
-        assert outcome.endpoint
-        passes = oracle.passes_refusal(cells[cell], outcome.endpoint)
-        tried[cell].refusals.add((passes, heard is not None))
+    for by_icmp in (True, False):
+        heard = lab.refuse_many(list(outcomes.values()), by_icmp=by_icmp)
+        for (cell, outcome), each in zip(outcomes, heard, strict=True):
+            assert outcome.endpoint
+            passes = oracle.passes_refusal(cells[cell], outcome.endpoint)
+            tried[cell].refusals.add((passes, each is not None))
     return tried
 
 

@@ -138,10 +138,11 @@ def rollouts(world: Town, ip: Ip, words: str) -> str:
             time.sleep(REPLACED)
         stop.set()
         client.join()
-        unanswered = made.wait(LAST)
+        made.wait(LAST)
+        failures = made.failures()
         waits = Counter(round(took) for took in made.took if took > 0.5)
     late = ", ".join(f"{count} after about {seconds} s" for seconds, count in sorted(waits.items()))
-    return f"{len(made.took)} connections, {made.failed} failed, {unanswered} unanswered, late: {late or 'none'}"
+    return f"{len(made.took)} connections, failed: {failures}, late: {late or 'none'}"
 
 
 def _connect(made: Connections, stop: threading.Event) -> None:

@@ -22,7 +22,7 @@ from tools.kubernetes.cluster import RealCluster
 from tools.kubernetes.control_plane import RealControlPlane, free_ports
 from tools.kubernetes.deployment import use_nftproxy
 from tools.kubernetes.end_to_end import keep, run_tests
-from tools.kubernetes.failover import HEADER, failovers
+from tools.kubernetes.failover import HEADER, KUBE_PROXY, VARIANTS, failovers
 from tools.kubernetes.judging import judge
 from tools.kubernetes.migration import migrate
 from tools.kubernetes.outages import OUTAGES
@@ -33,6 +33,7 @@ from tools.migration.__main__ import COUNTS, counts
 from tools.migration.switch import Account
 
 LOCALHOST = "127.0.0.1"
+FATES = [KUBE_PROXY, *VARIANTS]
 
 
 class ClusterRun:
@@ -192,13 +193,14 @@ def agents(given: ClusterRun, services: int, endpoints: int, counts: tuple[int, 
 
 @main.command()
 @click.option("--rollouts", default=20, show_default=True)
+@click.option("--variant", "variants", multiple=True, type=click.Choice(FATES), default=FATES, help="Repeatable.")
 @click.pass_obj
-def failover(given: ClusterRun, rollouts: int) -> None:
+def failover(given: ClusterRun, rollouts: int, variants: tuple[str, ...]) -> None:
     """Roll, kill and cut off an application, with kube-proxy, then with nftproxy.
 
     This step must be the cluster's first.
     """
-    click.echo(markdown(HEADER, told(failovers(take_bare(given, "failover"), rollouts))))
+    click.echo(markdown(HEADER, told(failovers(take_bare(given, "failover"), rollouts, variants))))
 
 
 @main.command()

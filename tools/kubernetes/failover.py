@@ -10,7 +10,7 @@ import os
 import signal
 import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from functools import partial
 from pathlib import Path
 
@@ -35,25 +35,29 @@ EVERY = 1.0
 """Seconds between the requests of a long connection."""
 REQUEST = b"GET /hostname HTTP/1.1\r\nHost: failover\r\n\r\n"
 HEADER = ("proxy, failover", "of the application", "connections", "failed", "late", "longest wait, s")
+KUBE_PROXY = "kube-proxy"
 VARIANTS = {"none": {}, "all": {name_of("failover"): ", ".join(each.value for each in Failover)}}
 """Annotations of the Service with nftproxy."""
 
 
-def failovers(cluster: RealCluster, rollouts: int) -> Iterator[tuple[str, ...]]:
-    """A row of the table with `HEADER` for each proxy, variant and end of pods.
+def failovers(cluster: RealCluster, rollouts: int, variants: Collection[str]) -> Iterator[tuple[str, ...]]:
+    """A row of the table with `HEADER` for each variant and end of pods.
 
     Args:
         cluster: without a service proxy.
         rollouts: how many times the application is rolled.
+        variants: `KUBE_PROXY`, and names of `VARIANTS`.
     """
     deploy_kube_proxy(cluster)
-    yield from _variant(cluster, "kube-proxy", 10, {}, rollouts)
+    if KUBE_PROXY in variants:
+        yield from _variant(cluster, KUBE_PROXY, 10, {}, rollouts)
     deploy_nftproxy(cluster)
     for node in cluster.nodes:
         switch(cluster, node.place.name)
         clean_up(cluster, node.place.name)
     for number, (name, chosen) in enumerate(VARIANTS.items(), 11):
-        yield from _variant(cluster, f"nftproxy, {name}", number, chosen, rollouts)
+        if name in variants:
+            yield from _variant(cluster, f"nftproxy, {name}", number, chosen, rollouts)
 
 
 def _variant(
@@ -94,9 +98,9 @@ def _connecting(cluster: RealCluster, workload: Workload, action: Callable[[], o
 
         with repeating(connect):
             action()
-        unanswered = connections.wait(PATIENCE)
+        connections.wait(PATIENCE)
         late = sum(took > LATE for took in connections.took)
-        return f"{done:,}", f"{connections.failed + unanswered}", f"{late}", f"{max(connections.took):.2f}"
+        return f"{done:,}", connections.failures(), f"{late}", f"{max(connections.took):.2f}"
 
 
 def _roll(cluster: RealCluster, name: str, rollouts: int) -> None:

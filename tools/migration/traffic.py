@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -96,7 +97,7 @@ class Client:
         try:
             question()
         except OSError as error:
-            fault = type(error).__name__
+            fault = errno.errorcode.get(error.errno or 0, type(error).__name__)
         self.tries.append(Try(began, time.monotonic() - began, is_new, fault))
 
     def close(self) -> None:

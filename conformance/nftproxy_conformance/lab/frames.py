@@ -24,6 +24,7 @@ from nftproxy.trace.frames import (
     TCP_HEADER,
     UDP,
     UDP_DATAGRAM,
+    bare_packet,
     crc32c,
     icmp_rejection,
     internet_checksum,
@@ -109,6 +110,15 @@ DATA: Mapping[str, Callable[[int, int, int], bytes]] = {
     "udp": lambda sport, dport, token: UDP_DATAGRAM.pack(sport, dport, 16, 0, LATER_DATA, token),
 }
 """Data of an established connection, of either end, as in `ANSWERS`."""
+
+
+def unreachable(source: bytes, destination: bytes, quoted: bytes) -> bytes:
+    """An IP packet with an ICMP error, port unreachable, that quotes a packet."""
+    number, kind, code = (ICMPV6, 1, 4) if len(source) == 16 else (ICMP, 3, 3)
+    segment = struct.pack("!BBHI", kind, code, 0, 0) + quoted
+    pseudo = pseudo_header(source, destination, number, segment) if number == ICMPV6 else b""
+    value = internet_checksum(pseudo + segment).to_bytes(2, "big")
+    return bare_packet(source, destination, number, segment[:2] + value + segment[4:])
 
 
 def is_intact(data: bytes) -> bool:

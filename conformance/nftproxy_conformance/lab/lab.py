@@ -24,7 +24,7 @@ from nftproxy.trace.node import FAR_MAC, NODE_MAC
 from nftproxy_conformance.lab import topology
 from nftproxy_conformance.lab.established import FastPathTrial
 from nftproxy_conformance.lab.flight import Flight
-from nftproxy_conformance.lab.frames import ANSWERS, What, refusal
+from nftproxy_conformance.lab.frames import ANSWERS, What, refusal, unreachable
 from nftproxy_conformance.lab.namespace import LabError, Namespace
 from nftproxy_conformance.lab.node import Node
 from nftproxy_conformance.lab.outcome import Address, Outcome, Probe
@@ -208,9 +208,14 @@ class Lab:
         """
         return self._far.call(self._answer, [outcome], What.ANSWER)[0]
 
-    def refuse_many(self, outcomes: Sequence[Outcome]) -> list[Address | None]:
-        """Refuse TCP connections that left the node, as closed ports do.  Otherwise as `reply` for each."""
-        return self._far.call(self._answer, outcomes, What.RESET)
+    def refuse_many(self, outcomes: Sequence[Outcome], *, by_icmp: bool = False) -> list[Address | None]:
+        """Refuse TCP connections that left the node, as closed ports do.  Otherwise as `reply` for each.
+
+        Args:
+            outcomes: of the connections.
+            by_icmp: whether to answer with ICMP errors.  Connection tracking keeps these connections.
+        """
+        return self._far.call(self._answer, outcomes, What.UNREACHABLE if by_icmp else What.RESET)
 
     def _answer(self, outcomes: Sequence[Outcome], what: What) -> list[Address | None]:
         heard: dict[int, Address] = {}
@@ -219,9 +224,11 @@ class Lab:
             sightings, is_complete = self._wire.exchange([_answer_to(each, what) for each in batch.values()])
             for interface, seen in sightings:
                 probe = batch[seen.token].probe if seen.what is what and seen.token in batch else None
-                to = Address(unpacked(seen.destination), seen.dport)
+                server, to = Address(unpacked(seen.source), seen.sport), Address(unpacked(seen.destination), seen.dport)
+                if what is What.UNREACHABLE:  # it quotes the client's packet
+                    server, to = to, server
                 if probe and interface == INTERFACES[probe.origin] and to == (probe.source, probe.sport):
-                    heard[seen.token] = Address(unpacked(seen.source), seen.sport)
+                    heard[seen.token] = server
             if not is_complete and heard.keys() < batch.keys():
                 raise LabError("the machine was too busy and lost frames: whether an answer got lost is unknown")
         return [heard.get(each.token) for each in outcomes]
@@ -233,10 +240,13 @@ def _answer_to(outcome: Outcome, what: What) -> Sending:
     if probe is None or client is None or outcome.interface == OWN:
         raise ValueError(f"no host could answer {outcome}")
     server = outcome.endpoint or Address(probe.address, probe.port)
+    transport, here, there = TRANSPORTS[probe.protocol], packed(server.ip), packed(client.ip)
+    if what is What.UNREACHABLE:
+        opening = packet(there, here, transport, transport.opening(client.port, server.port, outcome.token))
+        return Sending(outcome.interface, unreachable(here, there, opening), there)
     make = refusal if what is What.RESET else ANSWERS[probe.protocol]
-    segment = make(server.port, client.port, outcome.token)
-    answer = packet(packed(server.ip), packed(client.ip), TRANSPORTS[probe.protocol], segment)
-    return Sending(outcome.interface, answer, packed(client.ip))
+    answer = packet(here, there, transport, make(server.port, client.port, outcome.token))
+    return Sending(outcome.interface, answer, there)
 
 
 def _connect_wires(node: Node, far: Namespace, site: Site) -> None:

@@ -63,7 +63,7 @@ class Oracle:
         return frozenset({DROPPED if lists.cluster else REJECTED[place.protocol]})
 
     def passes_refusal(self, probe: Probe, target: tuple[str, int]) -> bool:
-        """True if the client hears when an endpoint refuses its TCP connection."""
+        """True if the client hears when an endpoint refuses its TCP connection, by a reset or an ICMP error."""
         place = place_of(probe)
         front = self.front_of(place)
         if front is None or front.port is None or Failover.REFUSED not in failures_of(self.world, front.service):

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from nftproxy.model.events import Event, Put, Removed, key_of
 from nftproxy.model.objects import EndpointSlice, Service
-from nftproxy_conformance.lab import DROPPED, TCP_RESET, Outcome, Probe, is_even
+from nftproxy_conformance.lab import DROPPED, PORT_UNREACHABLE, TCP_RESET, Outcome, Probe, is_even
 from nftproxy_conformance.lab.topology import OWN
 from nftproxy_conformance.specification.deviations import ANNOTATIONS
 from nftproxy_conformance.specification.oracle import Oracle
@@ -101,19 +101,25 @@ def _first(trial: Trial, worlds: tuple[World, ...], matters: Matters, view: View
 
 
 def refused(trial: Trial, world: World) -> Finding | None:
-    """Judge which refusals of endpoints reach their clients."""
+    """Judge which refusals of endpoints reach their clients: ICMP errors, and then resets."""
     trial.load(world)
     oracle = Oracle(world)
     wanted = [probe for probe in probes(world) if probe.protocol == "tcp"]
     reached = [each for each in trial.connect(wanted) if each.endpoint and each.interface != OWN]
-    for outcome, heard in zip(reached, trial.subject.lab.refuse_many(reached), strict=True):
+    lab = trial.subject.lab
+    refusals = [
+        (outcome, heard, PORT_UNREACHABLE if by_icmp else TCP_RESET)
+        for by_icmp in (True, False)
+        for outcome, heard in zip(reached, lab.refuse_many(reached, by_icmp=by_icmp), strict=True)
+    ]
+    for outcome, heard, refusal in refusals:
         assert outcome.probe
         assert outcome.endpoint
         passes = oracle.passes_refusal(outcome.probe, outcome.endpoint)
         if passes and not heard:
-            return Finding((world,), _refusal(outcome.probe, TCP_RESET, DROPPED))
+            return Finding((world,), _refusal(outcome.probe, refusal, DROPPED))
         if heard and not passes and not trial.explains(ANNOTATIONS):
-            return Finding((world,), _refusal(outcome.probe, DROPPED, TCP_RESET))
+            return Finding((world,), _refusal(outcome.probe, DROPPED, refusal))
     return None
 
 

@@ -8,7 +8,7 @@ only reads an empty set: one request of 20 us for each family.  These alternativ
 * nflog could send the packets to the agent, but then a flood of packets to a dead endpoint would flood the agent too.
 
 Notes about endpoints that are known to be silent are in a set of their own, so that they take no room from the search
-for silent endpoints.
+for silent endpoints.  So are connections that got an ICMP error, which connection tracking keeps.
 
 The sets have the original directions of connections.  Connection tracking has the endpoint of each, and whether there
 was a reply meanwhile.  After a connection was deleted, its set still has it.  It counts again only after another
@@ -33,8 +33,8 @@ from nftproxy.netlink.codec import DUMP, attribute, attribute_map, attributes_of
 from nftproxy.netlink.netfilter import ADDRESS_SIZE, FAMILY_NUMBER, body_attributes, request
 
 UNANSWERED, STUCK, CROWDED, REFUSED = "unanswered", "stuck", "crowded", "refused"
-"""The sets of watch.nft.j2: connections, connections to silent endpoints, namespaces over their share, and endpoints
-that refused a connection."""
+"""The sets of watch.nft.j2: connections, connections that must go to another endpoint, namespaces over their share, and
+endpoints that refused a connection."""
 SIZE = 16384
 """The size of each of the first two sets."""
 KEPT = 2.0
@@ -54,7 +54,7 @@ _LOOK = {
 
 
 class Retransmission(NamedTuple):
-    """A connection that retransmitted: its original direction as the set has it, and the seconds since its last packet.
+    """A connection that retransmitted, or got an ICMP error: its original direction as the set has it.
 
     The key has the client's address and port, and the address and port that it asked for.
     """
@@ -62,6 +62,9 @@ class Retransmission(NamedTuple):
     family: Family
     key: bytes
     waits: float
+    """Seconds since its last packet."""
+    is_stuck: bool
+    """Whether the rules say that it must go to another endpoint."""
 
 
 class UnansweredConnection(NamedTuple):
@@ -93,7 +96,9 @@ class UnansweredReader:
             Unavailable: the kernel does not answer.
         """
         now = time.monotonic()
-        found = [Retransmission(family, key, max(0.0, KEPT - left)) for key, left in self._elements(family, name)]
+        is_stuck = name == STUCK
+        noted = self._elements(family, name)
+        found = [Retransmission(family, key, max(0.0, KEPT - left), is_stuck) for key, left in noted]
         self._deleted = {key: moment for key, moment in self._deleted.items() if moment > now - KEPT - TICKS}
         return [each for each in found if now - each.waits > self._deleted.get((family, each.key), 0.0) + TICKS]
 
@@ -176,9 +181,9 @@ class UnansweredReader:
         return UnansweredConnection(sent, place, held[ct.TUPLE_ORIGINAL], held[ct.ID])
 
     def _delete(self, connection: UnansweredConnection) -> bool:
-        family, key, _ = connection.retransmission
-        self._deleted[family, key] = time.monotonic()
-        return delete_entry(self._open(), family, connection.tuple, connection.id)
+        sent = connection.retransmission
+        self._deleted[sent.family, sent.key] = time.monotonic()
+        return delete_entry(self._open(), sent.family, connection.tuple, connection.id)
 
 
 def _elements(body: bytes) -> Iterator[tuple[bytes, float]]:

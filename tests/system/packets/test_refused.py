@@ -1,4 +1,4 @@
-"""Refused connections of Services that ask for it are tried again at another endpoint, with real sockets and resets."""
+"""Connections that are refused, by a reset or an ICMP error, are tried again at another endpoint, with real sockets."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import pytest
 from nftproxy_conformance.lab.pods import RealHost, RealNetwork, RealNode
 
-from nftproxy.kernel.conntrack.unanswered import UnansweredReader
+from nftproxy.kernel.conntrack.unanswered import STUCK, UnansweredReader
 from nftproxy.model.addresses import Address
 from nftproxy.model.events import Put, SilentPlaces
 from nftproxy.model.objects import EndpointSlice, Place, Service
@@ -24,10 +24,23 @@ from tests.support.waiting import wait_until
 REFUSED = {"failover": "refused"}
 SPORTS = itertools.count(4321)
 RST_ACK = 0x14
+FORGED = 4711
+NODE_A = {"here", "gone-here", "node-a"}
+"""The endpoints on node-a, and the node itself."""
+ERRORS = {
+    False: ["net-unreachable", "host-unreachable", "prot-unreachable", "port-unreachable", "net-prohibited",
+            "host-prohibited", "admin-prohibited"],
+    True: ["no-route", "admin-prohibited", "addr-unreachable", "port-unreachable", "policy-fail", "reject-route"],
+}  # fmt: skip
+"""The ICMP errors that nft can send, of IPv4 and IPv6."""
+FRAG_NEEDED, HOST_UNREACHABLE, TIME_EXCEEDED = (3, 4), (3, 1), (11, 0)
 
 
 class World:
-    """Node-a with our rules, node-b, and clients everywhere.  "dead" endpoints have no server, "live" ones have one."""
+    """Node-a with our rules, node-b, and clients everywhere.  "dead" endpoints have no server, "live" ones have one.
+
+    Nobody has the addresses of "vanished" endpoints, so that their nodes answer with ICMP errors.
+    """
 
     def __init__(self, network: RealNetwork) -> None:
         self.node: RealNode = network.node("node-a")
@@ -43,6 +56,16 @@ class World:
             "away": other.pod("away", "10.1.1.4", "fd00:1:0:1::4"),
             "own": self.node,
         }
+        self.vanished = {
+            "here": self.node.pod("gone-here", "10.1.0.7", "fd00:1::7"),
+            "away": other.pod("gone-away", "10.1.1.7", "fd00:1:0:1::7"),
+        }
+        for pod, node in zip(self.vanished.values(), (self.node, other), strict=True):
+            pod.namespace.ip("addr flush dev eth0")
+            solicits = itertools.product(("ipv4", "ipv6"), {"mcast_solicit": "1", "retrans_time_ms": "50"}.items())
+            node.namespace.sysctl({f"{ip}/neigh/veth-{pod.name}/{name}": value for ip, (name, value) in solicits})
+        for host in (self.node, other, *self.dead.values()):
+            host.namespace.sysctl({"ipv4/icmp_ratelimit": "0", "ipv6/icmp/ratelimit": "0"})
         self.live = other.pod("live", "10.1.1.5", "fd00:1:0:1::5")
         self.other = other.pod("other", "10.1.1.6", "fd00:1:0:1::6")
         for pod in (self.live, self.other):
@@ -73,6 +96,16 @@ class World:
         places = tuple(place(ip, each) for each in hosts)
         self.put(SilentPlaces(places, frozenset(places)))
 
+    def stuck(self, ip: Ip) -> int:
+        """The number of connections that the rules have noted, as they got an ICMP error."""
+        return len(self.node.node.call(self.reader.retransmissions, ip.family, STUCK))
+
+    def move(self, ip: Ip) -> None:
+        """Have connection tracking forget the connections that got an ICMP error, as the agent does."""
+        noted = self.node.node.call(self.reader.retransmissions, ip.family, STUCK)
+        waiting = self.node.node.call(self.reader.unanswered, noted)
+        assert self.node.node.call(self.reader.delete, waiting) == len(noted)
+
     def refused(self, ip: Ip) -> list[Place]:
         """The endpoints that the rules have noted."""
         return self.node.node.call(self.reader.refused, ip.family)
@@ -80,7 +113,7 @@ class World:
 
 def endpoints(ip: Ip, *hosts: RealHost) -> EndpointSlice:
     """The EndpointSlice of the Service."""
-    ends = [f"{ip.of(host)}@node-a" if host.name in {"here", "node-a"} else f"{ip.of(host)}@node-b" for host in hosts]
+    ends = [f"{ip.of(host)}@node-a" if host.name in NODE_A else f"{ip.of(host)}@node-b" for host in hosts]
     return slice_of(endpoints=ends, ports=("http:8080",))
 
 
@@ -133,6 +166,22 @@ def mute(host: RealHost) -> Iterator[None]:
         host.namespace.run(["nft", "delete table inet t"])
 
 
+@contextlib.contextmanager
+def rejects(host: RealHost, how: str) -> Iterator[None]:
+    """Have a host reject connections to its server with an error."""
+    rule = f"tcp dport 8080 reject with {how}"
+    host.namespace.run(
+        [
+            "nft",
+            f"add table inet t; add chain inet t c {{ type filter hook input priority 0; }}; add rule inet t c {rule}",
+        ]
+    )
+    try:
+        yield
+    finally:
+        host.namespace.run(["nft", "delete table inet t"])
+
+
 FRONTS = [("pod", "vip"), ("node", "vip"), ("outside", "node"), ("outside", "external"), ("pod", "node")]
 
 
@@ -147,6 +196,55 @@ def test_refused_connections_reach_another_endpoint(world: World, ip: Ip, client
     wait_until(lambda: len(made.ended()) == 16)
     assert made.ended() == [0] * 16
     made.close()
+
+
+@pytest.mark.parametrize(
+    ("client", "front", "vanished"),
+    [("pod", "vip", "here"), ("pod", "vip", "away"), ("node", "vip", "away"), ("outside", "node", "away")],
+)
+def test_connections_to_an_unreachable_endpoint_reach_another(
+    world: World, ip: Ip, client: str, front: str, vanished: str
+) -> None:
+    """No client hears that a node can't reach a pod.  Once connection tracking forgets, all reach another endpoint."""
+    gone = world.vanished[vanished]
+    world.web(ip, gone, world.live)
+    made = Attempts(world.clients[client], *ip.front(front), 16)
+    wait_until(lambda: world.refused(ip) == [place(ip, gone)])
+    world.leave_out(ip, gone)
+    wait_until(lambda: world.stuck(ip) + len(made.ended()) == 16)
+    world.move(ip)
+    wait_until(lambda: len(made.ended()) == 16)
+    assert made.ended() == [0] * 16
+    made.close()
+
+
+def test_every_icmp_error_that_ends_a_connection_is_dropped(world: World, ip: Ip) -> None:
+    """Whatever the endpoints' firewalls answer: no client hears it, and its connection and the endpoint are noted."""
+    here, away = world.dead["here"], world.dead["away"]
+    for error in ERRORS[ip.is_ipv6]:
+        how = f"icmp{'v6' * ip.is_ipv6} type {error}"
+        world.web(ip, here, away)
+        with rejects(here, how), rejects(away, how):
+            made = Attempts(world.pod, ip.vip, 80, 4)
+            wait_until(lambda: world.stuck(ip) == 4)
+            assert made.ended() == [], error
+            assert {place(ip, here), place(ip, away)} >= set(world.refused(ip)) > set(), error
+            made.close()
+
+
+def test_icmp_errors_pass_where_no_endpoint_would_do_better(world: World, ip: Ip) -> None:
+    """The only endpoint, that of a Service without the word, and the endpoint itself can't be reached at once."""
+    here, away = world.vanished["here"], world.vanished["away"]
+    for hosts, words, fronts in (
+        ([here], REFUSED, [ip.front("vip"), ip.front("node")]),
+        ([here, away], {}, [ip.front("vip")]),
+        ([here, away], REFUSED, [(ip.of(away), 8080)]),
+    ):
+        world.web(ip, *hosts, annotations=words)
+        for front in fronts:
+            with pytest.raises(OSError, match="No route to host"):
+                world.pod.ask(*front)
+    assert (world.refused(ip), world.stuck(ip)) == ([], 0)
 
 
 def test_a_pod_that_refuses_itself_reaches_another_endpoint(world: World, ip: Ip) -> None:
@@ -203,35 +301,50 @@ def test_other_refusals_pass(world: World, ip: Ip, annotations: dict[str, str]) 
 # ---- attacks
 
 
+def checksum(data: bytes) -> bytes:
+    """The Internet checksum (RFC 1071) of an even number of bytes."""
+    total = sum(struct.unpack(f"!{len(data) // 2}H", data))
+    total = (total >> 16) + (total & 0xFFFF)
+    return struct.pack("!H", ~(total + (total >> 16)) & 0xFFFF)
+
+
+def ip_packet(source: str, destination: str, protocol: int, body: bytes) -> bytes:
+    """An IPv4 packet with the id `FORGED`, whose header checksum the kernel writes."""
+    ends = map(socket.inet_aton, (source, destination))
+    return struct.pack("!BBHHHBBH4s4s", 0x45, 0, 20 + len(body), FORGED, 0, 64, protocol, 0, *ends) + body
+
+
 def reset(source: str, destination: str, dport: int, acknowledges: int) -> bytes:
-    """A refusal as an endpoint sends it: an IPv4 packet, without checksums."""
+    """A refusal as an endpoint sends it."""
     tcp = struct.pack("!HHIIBBHHH", 8080, dport, 0, acknowledges, 5 << 4, RST_ACK, 0, 0, 0)
     pseudo = socket.inet_aton(source) + socket.inet_aton(destination) + struct.pack("!BBH", 0, 6, len(tcp))
-    total = sum(struct.unpack(f"!{(len(pseudo) + len(tcp)) // 2}H", pseudo + tcp))
-    total = (total >> 16) + (total & 0xFFFF)
-    tcp = tcp[:16] + struct.pack("!H", ~(total + (total >> 16)) & 0xFFFF) + tcp[18:]
-    head = struct.pack(
-        "!BBHHHBBH4s4s", 0x45, 0, 20 + len(tcp), 1, 0, 64, 6, 0, *map(socket.inet_aton, (source, destination))
+    return ip_packet(source, destination, socket.IPPROTO_TCP, tcp[:16] + checksum(pseudo + tcp) + tcp[18:])
+
+
+def icmp_error(source: str, destination: str, sport: int, endpoint: str, kind: tuple[int, int]) -> bytes:
+    """An ICMP error of some type and code about the client's first packet to an endpoint: an IPv4 packet."""
+    packet = ip_packet(
+        destination, endpoint, socket.IPPROTO_TCP, struct.pack("!HHIIBBHHH", sport, 8080, 1, 0, 5 << 4, 2, 0, 0, 0)
     )
-    return head + tcp
+    body = struct.pack("!BBHI", *kind, 0, 0) + packet
+    return ip_packet(source, destination, socket.IPPROTO_ICMP, body[:2] + checksum(body) + body[4:])
 
 
 class Forger:
-    """A pod of node-a that sends refusals in the name of an endpoint, and the node's count of these."""
+    """A pod of node-a that sends refusals in the name of others, and the node's count of these."""
 
-    def __init__(self, world: World, victim: str) -> None:
-        self._world, self._victim = world, victim
+    def __init__(self, world: World) -> None:
+        self._world = world
         self._socket = world.dead["here"].namespace.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_RAW)
         world.node.load(
             "table ip forged {\n chain c {\n type filter hook prerouting priority -300\n"
-            f"ip saddr {victim} tcp flags & rst != 0 counter\n }}\n}}\n"
+            f"ip id {FORGED} counter\n }}\n}}\n"
         )
         self._sent = 0
 
-    def send(self, acknowledges: int, sport: int) -> None:
-        """Send a refusal, and wait until the node has it."""
+    def send(self, packet: bytes) -> None:
+        """Send a packet to the client, and wait until the node has it."""
         self._sent += 1
-        packet = reset(self._victim, self._world.pod.address, sport, acknowledges)
         self._socket.sendto(packet, (self._world.pod.address, 0))
         wait_until(
             lambda: f"packets {self._sent} " in self._world.node.node.run(["nft", "list", "table", "ip", "forged"])
@@ -243,26 +356,45 @@ class Forger:
         self._world.node.load("delete table ip forged")
 
 
-def test_forged_refusals_of_a_connection_that_waits(world: World) -> None:
+def test_forged_resets_of_a_connection_that_waits(world: World) -> None:
     """A refusal that another pod forges has a waiting connection tried again, and never resets it.
 
     It acknowledges 0, which connection tracking takes for any number, and clients for none.
     """
+    with waiting(world) as (sport, forger):
+
+        def is_noted() -> bool:
+            forger.send(reset(world.live.address, world.pod.address, sport, 0))
+            return world.refused(IP) == [place(IP, world.live)]
+
+        wait_until(is_noted)
+
+
+def test_forged_icmp_errors_of_a_connection_that_waits(world: World) -> None:
+    """An ICMP error that another pod forges has a waiting connection tried again, and never ends it.
+
+    A packet that was too large for a network is no refusal, but its sender must learn it.
+    """
+    with waiting(world) as (sport, forger):
+        for kind in (FRAG_NEEDED, HOST_UNREACHABLE, TIME_EXCEEDED):
+            forger.send(icmp_error(world.dead["here"].address, world.pod.address, sport, world.live.address, kind))
+            assert world.stuck(IP) == (kind != FRAG_NEEDED)
+        world.move(IP)
+
+
+@contextlib.contextmanager
+def waiting(world: World) -> Iterator[tuple[int, Forger]]:
+    """The port of a connection that waits for an endpoint, and a forger.  In the end it must reach another endpoint."""
     with contextlib.ExitStack() as stack:
         world.web(IP, world.live)
+        client = stack.enter_context(world.pod.namespace.socket(socket.AF_INET, socket.SOCK_STREAM))
         with mute(world.live):
-            client = stack.enter_context(world.pod.namespace.socket(socket.AF_INET, socket.SOCK_STREAM))
             client.bind((world.pod.address, sport := next(SPORTS)))
             client.setblocking(False)
             client.connect_ex((IP.vip, 80))
             world.put(endpoints(IP, world.live, world.other))
-            forger = stack.enter_context(contextlib.closing(Forger(world, world.live.address)))
-
-            def is_noted() -> bool:
-                forger.send(0, sport)
-                return world.refused(IP) == [place(IP, world.live)]
-
-            wait_until(is_noted)
+            yield sport, stack.enter_context(contextlib.closing(Forger(world)))
+            world.put(endpoints(IP, world.other))
         wait_until(lambda: select.select([], [client], [], 0)[1])
         assert client.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) == 0
 
@@ -273,8 +405,11 @@ def test_forged_refusals_of_an_established_connection(world: World) -> None:
     world.leave_out(IP, world.dead["away"])
     with world.pod.talk(IP.vip, 80, sport=(sport := next(SPORTS))) as conversation:
         assert conversation.ask().name == "live"
-        with contextlib.closing(Forger(world, world.live.address)) as forger:
+        victim, client = world.live.address, world.pod.address
+        with contextlib.closing(Forger(world)) as forger:
             for acknowledges in (0, 1, 2**31, 2**32 - 1):
-                forger.send(acknowledges, sport)
+                forger.send(reset(victim, client, sport, acknowledges))
+            for kind in (HOST_UNREACHABLE, TIME_EXCEEDED):
+                forger.send(icmp_error(victim, client, sport, victim, kind))
             assert conversation.ask().name == "live"
-    assert world.refused(IP) == []
+    assert (world.refused(IP), world.stuck(IP)) == ([], 0)
