@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import click
 
-from nftproxy.agent.socket.answers import ListingRow
+from nftproxy.agent.socket.answers import End, ListingRow
 from nftproxy.api.selectors import parse_selector
 from nftproxy.commands.agent_client import LIVE, AgentClient
 from nftproxy.commands.output import age, items, json_text, table
@@ -149,24 +149,34 @@ def list_command(
     rows = [row for row in listed if not names or row.service in names]
     for line in _printed(rows, LISTINGS[what], output, end.caveat, with_namespace=all_namespaces):
         sys.stdout.write(f"{line}\n")
-    present = {row.service for row in rows}
-    absent = [name for name in names if name not in present] if what == "services" else []
+    absent = _absent(names, rows) if what == "services" else []
     if absent:
         click.echo(_absence(absent, namespace), err=True)
     elif not rows and output in (None, "wide"):
         click.echo("No resources found" + (f" in {printable(scope)} namespace." if scope else ""), err=True)
-    if end.is_cut:
-        click.echo(f"there are more: these are {len(rows)} of them (--limit), in no particular order", err=True)
-    if end.caveat:
-        click.echo(f"caveat: {printable(end.caveat)}", err=True)
+    for remark in _remarks(len(rows), end):
+        click.echo(remark, err=True)
     if absent:
         sys.exit(1)
+
+
+def _absent(names: Sequence[str], rows: Sequence[ListingRow]) -> list[str]:
+    present = {row.service for row in rows}
+    return [name for name in names if name not in present]
 
 
 def _absence(services: Sequence[str], namespace: str) -> str:
     """Say that these Services of a namespace aren't listed, and how to find out why."""
     absent = f"services {printable(', '.join(services))} not found in {printable(namespace)} namespace, or not served"
     return f"{absent}: nftproxy explain svc/{printable(f'{namespace}/{services[0]}')}"
+
+
+def _remarks(count: int, end: End) -> Iterator[str]:
+    """Yield why these rows may not be all, and may be out of date."""
+    if end.is_cut:
+        yield f"there are more: these are {count} of them (--limit), in no particular order"
+    if end.caveat:
+        yield f"caveat: {printable(end.caveat)}"
 
 
 def _printed(

@@ -30,6 +30,7 @@ from nftproxy.model.addresses import Address, Family
 from nftproxy.pipeline import Pipeline
 from nftproxy.policy.claims import NODE
 from nftproxy.policy.compile import PortKey
+from nftproxy.policy.facts import PortFacts
 from nftproxy.policy.fronts import ClaimedFront
 from nftproxy.rules.ruleset import Declaration, Element, FoundElement, Generation, NftKind
 
@@ -78,10 +79,7 @@ def _is_asked(declaration: Declaration) -> bool:
 def _elements(generation: Generation, served: Served) -> Iterator[Element]:
     """A front's elements in the Service's blocks: slots, their number, source ranges, and the entry of the draw."""
     front, facts = served.reach.front, served.facts
-    sources = facts.allowed if facts.guarded else ()
-    if facts.screen:
-        sources += facts.screen.denied + (facts.allowed if facts.screen.guarded and not facts.guarded else ())
-    ranges = {f"{name} . {source}" for name, source in sources}
+    ranges = _range_keys(facts)
     numbers = {number for each, number in (*facts.services, *facts.short_circuits) if each == front}
     draws = f"{front.prefix}draws"
     for port in served.service.ports:
@@ -95,6 +93,14 @@ def _elements(generation: Generation, served: Served) -> Iterator[Element]:
         for entry in itertools.chain.from_iterable(each.entries for each in block.declarations if is_own):
             if entry.container == draws and entry.key in numbers:
                 yield entry
+
+
+def _range_keys(facts: PortFacts) -> set[str]:
+    """The keys of the source ranges that admit or deny clients of a Service port."""
+    screen = facts.screen
+    admitting = facts.allowed if facts.guarded or (screen and screen.guarded) else ()
+    denying = screen.denied if screen else ()
+    return {f"{name} . {source}" for name, source in (*admitting, *denying)}
 
 
 def _is_of_front(element: Element, reach: ClaimedFront) -> bool:
