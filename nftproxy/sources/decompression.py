@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import zlib
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator, AsyncIterable, Iterator
 from typing import TYPE_CHECKING
 
 from nftproxy.api.decode import show
@@ -36,7 +36,9 @@ async def pieces(response: httpx.Response) -> AsyncGenerator[bytes]:
     """
     encoding = response.headers.get("content-encoding", "identity").lower()
     if encoding == "identity":
-        async for data in response.aiter_raw():
+        stream = response.stream  # `aiter_raw` would gather bytes for pieces of a size, which nobody asked for
+        assert isinstance(stream, AsyncIterable), "an answer to an asynchronous client"
+        async for data in stream:
             yield data
     elif encoding == "gzip":
         content = _Compressed()
