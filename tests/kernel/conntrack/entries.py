@@ -87,23 +87,30 @@ def sweeps(**usable: str) -> Sweeps:
     return {end(front): frozenset(map(end, filter(None, texts.split(", ")))) for front, texts in usable.items()}
 
 
-def fill(count: int) -> None:
-    """Have conntrack hold so many UDP entries to another address, a hundred for each message to the kernel."""
+def fill(count: int, protocol: bytes = conntrack.UDP) -> None:
+    """Have conntrack hold so many entries to another address, a hundred for each message to the kernel."""
     server, numbers = conntrack._packed(*end("172.16.0.1 9999")), iter(range(count))
     with open_socket() as kernel:
         while some := list(itertools.islice(numbers, 100)):
             clients = (struct.pack("!IH", 0x0A000000 + number, 1000 + number % 60000) for number in some)
-            kernel.send(b"".join(addition(client, server, server) for client in clients))
+            kernel.send(b"".join(addition(client, server, server, protocol=protocol) for client in clients))
 
 
-def addition(client: bytes, front: bytes, endpoint: bytes, zones: tuple[bytes, bytes] = (b"", b"")) -> bytes:
-    """A request to add a UDP entry, each direction of which may have its own zone."""
+def addition(
+    client: bytes,
+    front: bytes,
+    endpoint: bytes,
+    zones: tuple[bytes, bytes] = (b"", b""),
+    protocol: bytes = conntrack.UDP,
+) -> bytes:
+    """A request to add an entry, each direction of which may have its own zone."""
 
     def flow(kind: int, source: bytes, destination: bytes, zone: bytes) -> bytes:
         addresses = attribute(ct.SOURCE[IPV4], source[:-2]) + attribute(ct.DESTINATION[IPV4], destination[:-2])
         ports = attribute(ct.SOURCE_PORT, source[-2:]) + attribute(ct.DESTINATION_PORT, destination[-2:])
-        protocol = attribute(ct.PROTOCOL, conntrack.UDP) + ports
-        parts = nested(ct.TUPLE_ADDRESSES, addresses) + nested(ct.TUPLE_PROTOCOL, protocol)
+        parts = nested(ct.TUPLE_ADDRESSES, addresses) + nested(
+            ct.TUPLE_PROTOCOL, attribute(ct.PROTOCOL, protocol) + ports
+        )
         return nested(kind, parts + (attribute(ct.TUPLE_ZONE, zone) if zone else b""))
 
     both = flow(ct.TUPLE_ORIGINAL, client, front, zones[0]) + flow(ct.TUPLE_REPLY, endpoint, client, zones[1])

@@ -19,7 +19,7 @@ from pathlib import Path
 
 import pytest
 
-from nftproxy.kernel.conntrack.sweeps import Sweeper
+from nftproxy.kernel.conntrack.sweeps import TCP, UDP, Sweeper
 from nftproxy.kernel.libnftables import Kernel
 from nftproxy.model.addresses import Address, Protocol
 from nftproxy.policy.flows import NO_ENDPOINTS, AddressPort, Sweeps
@@ -33,18 +33,16 @@ CHANGES, TURNS, ROUNDS = 100, 5, 8
 is idle.
 """
 
+LONG = [
+    pytest.mark.skipif(os.environ.get("NFTPROXY_TESTS") != "long", reason="NFTPROXY_TESTS=long"),
+    pytest.mark.timeout(600),
+]
 each_crowd = pytest.mark.parametrize(
     "crowd",
     [
-        pytest.param(50_000, id="short"),
-        pytest.param(
-            1_000_000,
-            id="a million",
-            marks=[
-                pytest.mark.skipif(os.environ.get("NFTPROXY_TESTS") != "long", reason="NFTPROXY_TESTS=long"),
-                pytest.mark.timeout(600),
-            ],
-        ),
+        pytest.param((50_000, UDP), id="short"),
+        pytest.param((1_000_000, UDP), id="a million of UDP", marks=LONG),
+        pytest.param((1_000_000, TCP), id="a million of TCP", marks=LONG),
     ],
     indirect=True,
 )
@@ -57,11 +55,11 @@ def crowd(request: pytest.FixtureRequest, namespace: None) -> Iterator[None]:  #
     The machine's limit is for each network namespace, and the kernel walks the entries of all.  So as many namespaces
     are filled as necessary, this namespace last.
     """
-    total, limit = request.param, int(Path("/proc/sys/net/netfilter/nf_conntrack_max").read_text()) - 1000
+    (total, protocol), limit = request.param, int(Path("/proc/sys/net/netfilter/nf_conntrack_max").read_text()) - 1000
     here = min(total // 2, limit)
     elsewhere = [min(limit, total - here - first) for first in range(0, total - here, limit)]
-    threads = [_filled(count) for count in elsewhere]
-    fill(here)
+    threads = [_filled(count, protocol) for count in elsewhere]
+    fill(here, protocol)
     yield
     assert _entry_count() == here
     assert [thread.submit(_entry_count).result() for thread in threads] == elsewhere
@@ -174,9 +172,9 @@ def _entry_count() -> int:
     return int(Path("/proc/sys/net/netfilter/nf_conntrack_count").read_text())
 
 
-def _filled(count: int) -> ThreadPoolExecutor:
+def _filled(count: int, protocol: bytes) -> ThreadPoolExecutor:
     """A network namespace, held by a thread, with so many entries."""
     thread = ThreadPoolExecutor(max_workers=1)
     assert thread.submit(ctypes.CDLL(None).unshare, CLONE_NEWNET).result() == 0
-    thread.submit(fill, count).result()
+    thread.submit(fill, count, protocol).result()
     return thread
