@@ -17,6 +17,7 @@ from nftproxy.model.objects import ObjectKey, Service, ServicePort, TrafficPolic
 from nftproxy.pipeline import Pipeline
 from nftproxy.policy.choosing.choice import choose, endpoints_left_out, why_no_candidate
 from nftproxy.policy.choosing.verdicts import Choice
+from nftproxy.policy.compile import compile_service
 from nftproxy.policy.fronts import ClaimedFront, claimed_fronts
 
 NOT_REACHED = {True: "policy Local keeps all connections on the node", False: "the port has no address here"}
@@ -101,7 +102,7 @@ def _service_row(pipeline: Pipeline, service: Service) -> ServiceRow:
     lost = [f"it does not get {each.what}: {each.why(pipeline.state.claims)}" for each in losses]
     judged = list(_judged_ports(pipeline, service))
     without, none_local = list(_without_endpoints(pipeline, service, judged)), list(_without_local(judged))
-    others = [*_proxied(service), *_left_out(pipeline, service, judged)]
+    others = [*_proxied(service), *_left_out(pipeline, service, judged), *_beside_ports(pipeline, service)]
     limited = [each[:MOST_NOTES] for each in (lost, without, none_local, others)]
     notes = (quarantines, *limited, _faults(pipeline, service))
     reasons = {"Quarantined": quarantines, "Conflict": lost, "NoEndpoints": without, "NoneLocal": none_local}
@@ -183,6 +184,20 @@ def _without_endpoints(pipeline: Pipeline, service: Service, judged: Iterable[Ju
 def _proxied(service: Service) -> Iterator[str]:
     """Yield a note for each address that kubectl shows, too, and no rule serves."""
     yield from (f"{each} has ipMode Proxy: no rule serves it" for each in service.proxied_ips)
+
+
+def _beside_ports(pipeline: Pipeline, service: Service) -> Iterator[str]:
+    """Yield a note for each address at which the rules reject other ports, or answer pings, if so configured."""
+    state, settings = pipeline.state, pipeline.settings
+    if service.key in state.excessive or not settings.config.tells_external_addresses:
+        return
+    families = [each for each in pipeline.generations if service.key not in pipeline.withheld.get(each, ())]
+    ports = [facts for family in families for _, facts in compile_service(state, settings, family, service)]
+    if settings.config.closes_external_addresses:
+        closed = dict.fromkeys(address for facts in ports for address in facts.external_ips)
+        yield from (f"{address}: ports without a Service are closed" for address in closed)
+    answering = dict.fromkeys(address for facts in ports for address, _ in facts.pings)
+    yield from (f"{address}: answers pings" for address in answering)
 
 
 def _left_out(pipeline: Pipeline, service: Service, judged: Iterable[JudgedPort]) -> Iterator[str]:

@@ -20,11 +20,11 @@ from nftproxy.model.addresses import Address, Family
 from nftproxy.model.errors import BadInput
 from nftproxy.model.events import Put, Removed
 from nftproxy.model.objects import ClusterObject, ObjectKey, Service
-from nftproxy.model.settings import FastPath
+from nftproxy.model.settings import ExternalAddresses, FastPath, Ping
 from nftproxy.pipeline import Pipeline
 from nftproxy.sources.activity import ResourceActivity
 from tests.agent.reporting.test_metrics import reporter
-from tests.support.factories import pipeline, service, slice_of
+from tests.support.factories import networks, pipeline, service, slice_of
 
 MANY = 300
 
@@ -133,9 +133,9 @@ LOCAL: dict[str, Any] = {"internal_policy": "Local"}
 NODE_PORT: dict[str, Any] = {"type": "NodePort", "ports": ["http:80:30080"]}
 
 
-def service_row(*objects: ClusterObject) -> ServiceRow:
+def service_row(*objects: ClusterObject, **tweaks: Any) -> ServiceRow:
     """The row of a single Service."""
-    (row, _) = asyncio.run(lines(queries.query_handlers(knowing(pipeline(*objects)))["/v1/services"]({})))
+    (row, _) = asyncio.run(lines(queries.query_handlers(knowing(pipeline(*objects, **tweaks)))["/v1/services"]({})))
     assert isinstance(row, ServiceRow)
     return row
 
@@ -230,6 +230,20 @@ def test_a_service_row_has_its_state(
     """A Service without usable endpoints, anywhere or where policy Local needs them, is not just served."""
     row = service_row(*objects)
     assert (row.state, f"{row.used}/{row.known}", row.notes) == (state, counts, notes)
+
+
+def test_a_service_row_has_closed_addresses_and_pings() -> None:
+    """The notes name each address at which other ports are closed, and that answers pings, only if so configured."""
+    objects = service(external_ips=["203.0.113.9"]), slice_of()
+    closed: dict[str, Any] = {
+        "external_addresses": ExternalAddresses.CLOSED,
+        "external_ip_cidrs": networks(["203.0.113.0/24"]),
+    }
+    notes = ("203.0.113.9: ports without a Service are closed",)
+    assert service_row(*objects, **closed).notes == notes
+    pings = ("10.96.0.10: answers pings", "203.0.113.9: answers pings")
+    assert service_row(*objects, **closed, ping=Ping.ANSWER).notes == notes + pings
+    assert service_row(*objects).notes == ()
 
 
 def test_a_service_row_has_the_faults_of_its_objects() -> None:
