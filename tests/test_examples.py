@@ -39,7 +39,7 @@ from nftproxy import Cluster
 from nftproxy import load as load_manifests
 from nftproxy.kernel.capabilities import probe
 from nftproxy.kernel.ruleset_check import check_ruleset
-from nftproxy.model.addresses import host_port, port_text
+from nftproxy.model.addresses import FAST_PATH_TABLE, host_port, port_text
 from nftproxy.model.events import HostAddresses, Put
 from nftproxy.model.objects import Node, Service
 from nftproxy.model.settings import Capabilities
@@ -48,6 +48,7 @@ from nftproxy.sources.files import load
 from tests.support.command import nftproxy
 from tests.support.examples import CHECKOUT, EXAMPLES, example_pipeline
 from tests.support.explained import case_of, outcomes
+from tests.support.flowtables import has_flowtables
 from tests.support.goldens import EXAMPLES_DIRECTORY, EXPECTED, SKELETON, expected, update
 
 POD, HOST, OUTSIDE, REMOTE_POD = Origin.POD, Origin.NODE, Origin.OUTSIDE, Origin.REMOTE_POD
@@ -169,16 +170,21 @@ def test_every_example_is_in_the_table() -> None:
 
 
 def test_the_table_names_what_there_is() -> None:
-    """Each set, map and chain that examples/README.md names is in that example's rules."""
+    """Each set, map, chain and flowtable that examples/README.md names is in that example's rules."""
     text = (EXAMPLES_DIRECTORY / "README.md").read_text()
     for example, names in re.findall(r"^\| \[([\w-]+)\].*\|(.*)\|$", text, re.MULTILINE):
         rules = "".join(expected(*key) for key in EXPECTED if key[0] == example)
         for name in re.findall(r"`([^`]+)`", names):
             pattern = re.escape(name).replace(r"\.\.\.", r"[\w-]+")
-            assert re.search(rf"^  (set|map|chain) {pattern} \{{$", rules, re.MULTILINE), f"{example}: {name}"
+            assert re.search(rf"^  (set|map|chain|flowtable) {pattern} \{{$", rules, re.MULTILINE), f"{example}: {name}"
 
 
 # ---- the kernel ----------------------------------------------------------------------------------------------------
+
+
+def loadable(text: str) -> str:
+    """Rules without the table of the fast path, if this kernel has no flowtables."""
+    return text if has_flowtables() else text.partition(f"\ntable inet {FAST_PATH_TABLE} ")[0]
 
 
 def skip_unless_possible(affinity: str) -> None:
@@ -191,7 +197,7 @@ def skip_unless_possible(affinity: str) -> None:
 def test_a_kernel_takes_the_rules_of_an_example(example: str, affinity: str) -> None:
     """The expected rules load into an empty namespace, and then once more."""
     skip_unless_possible(affinity)
-    result = check_ruleset(expected(example, affinity))
+    result = check_ruleset(loadable(expected(example, affinity)))
     assert result.ok, result
 
 
@@ -199,7 +205,8 @@ def test_a_kernel_takes_the_rules_of_an_example(example: str, affinity: str) -> 
 def test_a_kernel_takes_the_skeleton_and_what_an_example_adds(example: str) -> None:
     """Loading `expected.nft` after `skeleton.nft` makes the sets, maps, chains and elements of the rendering."""
     added = EXAMPLES_DIRECTORY / example / "expected.nft"
-    in_two, at_once = (check_ruleset(text) for text in (SKELETON.read_text() + added.read_text(), expected(example)))
+    texts = SKELETON.read_text() + added.read_text(), expected(example)
+    in_two, at_once = (check_ruleset(loadable(text)) for text in texts)
     assert in_two.ok, in_two
     counted = ("sets", "maps", "chains", "elements")
     assert [getattr(in_two, each) for each in counted] == [getattr(at_once, each) for each in counted]
@@ -328,6 +335,10 @@ CLAIMS: dict[str, dict[Probe, set[Outcome]]] = {
         way(OUTSIDE, "192.168.0.2", 30080): hidden(8080, "10.1.0.4", "10.1.1.4"),
         way(POD, "10.96.0.20"): at(8080, "10.1.0.4", "10.1.1.4"),
     },
+    "fast-path": {
+        way(POD, "10.96.0.10"): at(8080, "10.1.0.4", "10.1.1.4"),
+        way(OUTSIDE, "10.96.0.10"): hidden(8080, "10.1.0.4", "10.1.1.4"),
+    },
     "everything": {
         way(POD, "10.96.0.1", 443): at(6443, "192.168.0.3"),
         way(POD, "fd00:96::2", 53, "udp"): at(5353, "fd00:1::2", "fd00:1:0:1::2"),
@@ -363,7 +374,7 @@ def test_explanations_say_what_an_example_says(example: str) -> None:
 @pytest.mark.parametrize("example", CLAIMS)
 def test_packets_do_what_an_example_says(example: str, lab: Lab) -> None:
     """Connections reach every pod that the example claims, and no other, with their source kept or hidden."""
-    lab.load(expected(example))
+    lab.load(loadable(expected(example)))
     assert {way: set(lab.connect_many([way] * CONNECTIONS)) for way in CLAIMS[example]} == CLAIMS[example]
 
 

@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from nftproxy.model.addresses import FAST_PATH_TABLE
 from tests.support.examples import CHECKOUT, EXAMPLES
 
 EXAMPLES_DIRECTORY = CHECKOUT / "examples"
@@ -41,6 +42,8 @@ class Rules(NamedTuple):
     tables: dict[str, Table]
     elements: dict[tuple[str, str], list[tuple[str, str]]]
     """Each element with the comment behind it or "", by the table and the name of its set or map."""
+    fast_path: str = ""
+    """The table of the fast path, which no skeleton has."""
 
 
 def expected(example: str, affinity: str = "hash") -> str:
@@ -67,13 +70,19 @@ def update(example: str, affinity: str, text: str) -> None:
     """Write what an example adds, given the output of `render`."""
     base, rules = _base(example, affinity), read(text)
     title = TITLE + (" and to the IPv4 table of expected.nft" if affinity == "map" else "")
-    added = "".join((f"{title}\n", *(f"{note}\n" for note in rules.notes), *_added(base, rules)))
+    added = "".join((f"{title}\n", *(f"{note}\n" for note in rules.notes), *_added(base, rules), rules.fast_path))
     (EXAMPLES_DIRECTORY / example / EXPECTED[example, affinity]).write_text(added)
 
 
 def read(text: str) -> Rules:
     """Parse a file that `write` or `update` has written."""
-    rules = Rules([line for line in text.splitlines() if line.startswith("#") and not line.startswith(TITLE)], {}, {})
+    text, heading, rest = text.partition(f"\ntable inet {FAST_PATH_TABLE} ")
+    rules = Rules(
+        [line for line in text.splitlines() if line.startswith("#") and not line.startswith(TITLE)],
+        {},
+        {},
+        heading + rest,
+    )
     for table, content in _TABLE.findall(text):
         rules.tables[table] = {}
         for found in _DECLARATION.finditer(_SHORT.sub(r"\1\n    \2\n  }\n", content)):
@@ -87,7 +96,7 @@ def read(text: str) -> Rules:
 
 def write(rules: Rules) -> str:
     """Write the output of `render`."""
-    return "".join((*(f"{note}\n" for note in rules.notes), *_tables(rules)))
+    return "".join((*(f"{note}\n" for note in rules.notes), *_tables(rules), rules.fast_path))
 
 
 def _tables(rules: Rules) -> Iterator[str]:
@@ -107,7 +116,7 @@ def completed(base: Rules, added: Rules) -> Rules:
     tables = {table: _merged(declared, added.tables.get(table, {})) for table, declared in base.tables.items()}
     places = base.elements | added.elements
     elements = {place: added.elements.get(place, []) + base.elements.get(place, []) for place in places}
-    return Rules(added.notes, tables, elements)
+    return Rules(added.notes, tables, elements, added.fast_path)
 
 
 def _merged(base: Table, added: Table) -> Table:
