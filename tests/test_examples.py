@@ -39,7 +39,7 @@ from nftproxy import Cluster
 from nftproxy import load as load_manifests
 from nftproxy.kernel.capabilities import probe
 from nftproxy.kernel.ruleset_check import check_ruleset
-from nftproxy.model.addresses import FAST_PATH_TABLE, host_port, port_text
+from nftproxy.model.addresses import host_port, port_text
 from nftproxy.model.events import HostAddresses, Put
 from nftproxy.model.objects import Node, Service
 from nftproxy.model.settings import Capabilities
@@ -48,7 +48,7 @@ from nftproxy.sources.files import load
 from tests.support.command import nftproxy
 from tests.support.examples import CHECKOUT, EXAMPLES, example_pipeline
 from tests.support.explained import case_of, outcomes
-from tests.support.flowtables import has_flowtables
+from tests.support.flowtables import loadable
 from tests.support.goldens import EXAMPLES_DIRECTORY, EXPECTED, SKELETON, expected, update
 
 POD, HOST, OUTSIDE, REMOTE_POD = Origin.POD, Origin.NODE, Origin.OUTSIDE, Origin.REMOTE_POD
@@ -180,11 +180,6 @@ def test_the_table_names_what_there_is() -> None:
 
 
 # ---- the kernel ----------------------------------------------------------------------------------------------------
-
-
-def loadable(text: str) -> str:
-    """Rules without the table of the fast path, if this kernel has no flowtables."""
-    return text if has_flowtables() else text.partition(f"\ntable inet {FAST_PATH_TABLE} ")[0]
 
 
 def skip_unless_possible(affinity: str) -> None:

@@ -26,6 +26,7 @@ from nftproxy.templates_dir import templates_dir
 from tests.support import objects
 from tests.support.command import Done, nftproxy
 from tests.support.factories import leads_to_a_chain
+from tests.support.flowtables import loadable
 from tests.support.waiting import PATIENCE
 
 CHECKOUT = Path(__file__).resolve().parents[2]
@@ -362,11 +363,11 @@ def test_a_diff_leads_from_old_rules_to_new_ones(old: Path, new: Path) -> None:
     done = nftproxy("diff", old / "manifests", new / "manifests", *options)
     assert done.status == 1
     kernel = Kernel()
-    kernel.apply(Transaction(before.out))
+    kernel.apply(Transaction(loadable(before.out)))
     kernel.apply(Transaction(done.out))
     found = held()
     kernel.apply(join(map(delete_transaction, Family)))
-    kernel.apply(Transaction(after.out))
+    kernel.apply(Transaction(loadable(after.out)))
     wanted = held()
     for family in Family:
         assert wanted[family] <= found[family]

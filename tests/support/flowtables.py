@@ -8,6 +8,8 @@ import os
 from nftproxy_conformance.lab.namespace import LabError
 from nftproxy_conformance.lab.node import Node
 
+from nftproxy.model.addresses import FAST_PATH_TABLE
+
 IS_WANTED = os.environ.get("NFTPROXY_FAST_PATH") == "1"
 """With this variable agents keep a fast path, and labs try it."""
 PROBE = """
@@ -32,3 +34,8 @@ def has_flowtables() -> bool:
         except LabError:
             return False
     return True
+
+
+def loadable(text: str) -> str:
+    """Rules without the table of the fast path, if this kernel has no flowtables."""
+    return text if has_flowtables() else text.partition(f"\ntable inet {FAST_PATH_TABLE} ")[0]

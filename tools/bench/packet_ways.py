@@ -235,7 +235,7 @@ class Way:
         self._read = 0
         with ExitStack() as stack:
             self.node = stack.enter_context(Node("node"))
-            client = stack.enter_context(Namespace("client"))
+            self.client = client = stack.enter_context(Namespace("client"))
             self._pods = stack.enter_context(Namespace("pods"))
             _join(client, self.node, flow.kind, (flow.kind.client,))
             _join(self._pods, self.node, flow.kind, flow.kind.pods)

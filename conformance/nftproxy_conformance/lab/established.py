@@ -19,7 +19,7 @@ from nftproxy.trace.frames import TRANSPORTS, packed, packet, unpacked
 from nftproxy_conformance.lab.frames import ANSWERS, DATA, What, acknowledgement
 from nftproxy_conformance.lab.namespace import LabError
 from nftproxy_conformance.lab.node import Node
-from nftproxy_conformance.lab.outcome import Address, Outcome
+from nftproxy_conformance.lab.outcome import FIRST_PORT, Address, Outcome
 from nftproxy_conformance.lab.topology import INTERFACES, OWN, POD_CIDR, POD_CIDR6, PODS, UPLINK
 from nftproxy_conformance.lab.wire import Sending, Sighting, Wire
 
@@ -78,11 +78,14 @@ class _Connection(NamedTuple):
 def _connection(outcome: Outcome) -> _Connection | None:
     """The connection of an outcome, None if the node doesn't forward it, or it can't take the fast path.
 
-    Answers to a client with an address of another interface leave the node there, so that nobody hears them.
+    Answers to a client with an address of another interface leave the node there, so that nobody hears them.  If a test
+    chooses the client's port, it sends the connection's later packets itself.
     """
     probe = outcome.probe
     entrance, exit_ = INTERFACES[probe.origin] if probe else OWN, outcome.interface
     if not probe or not probe.source or not outcome.source or OWN in (entrance, exit_) or probe.protocol not in DATA:
+        return None
+    if (probe.sport or 0) < FIRST_PORT:
         return None
     if (entrance == PODS) != any(ip_address(probe.source) in ip_network(each) for each in (POD_CIDR, POD_CIDR6)):
         return None
@@ -111,7 +114,6 @@ class FastPathTrial:
         self.connections = 0
         self._rules = renderer.fast_path(FastPathFacts(_TABLE, "ct status assured", packets=1)).text + _RULES
         self._node, self._wire = node, wire
-        self._clients: set[_End] = set()
 
     def load(self) -> None:
         """Load the table.
@@ -128,16 +130,11 @@ class FastPathTrial:
             LabError: the machine lost packets.
             WentAstray: a connection took another way.
         """
-        forwarded = {found.client: (each.token, found) for each in outcomes if (found := _connection(each))}
-        chosen = dict(itertools.islice(forwarded.values(), MOST))
-        again = {token: each for token, each in chosen.items() if each.client in self._clients}
-        self._try(again, was_established=True)
-        self._try({token: each for token, each in chosen.items() if token not in again})
-        self._clients.update(each.client for each in chosen.values())
+        forwarded = ((each.token, found) for each in outcomes if (found := _connection(each)))
+        if chosen := dict(itertools.islice(forwarded, MOST)):
+            self._try(chosen)
 
-    def _try(self, batch: Mapping[int, _Connection], *, was_established: bool = False) -> None:
-        if not batch:
-            return
+    def _try(self, batch: Mapping[int, _Connection]) -> None:
         seen = self._seen()
         self._send(batch, What.ANSWER, ANSWERS, by_client=False)
         self._wire.exchange(
@@ -152,7 +149,7 @@ class FastPathTrial:
         wanted = sum(_BEFORE[each.protocol] for each in batch.values())
         self._send(batch, What.DATA, DATA, by_client=True)
         self._send(batch, What.DATA, DATA, by_client=False)
-        if (found := self._seen() - seen) != wanted and not was_established:
+        if (found := self._seen() - seen) != wanted:
             raise WentAstray(f"the forward hook saw {found} packets, not {wanted}, of {list(batch.values())}")
         self.connections += len(batch)
 

@@ -27,11 +27,10 @@ from nftproxy_conformance.lab.flight import Flight
 from nftproxy_conformance.lab.frames import ANSWERS, What, refusal, unreachable
 from nftproxy_conformance.lab.namespace import LabError, Namespace
 from nftproxy_conformance.lab.node import Node
-from nftproxy_conformance.lab.outcome import Address, Outcome, Probe
+from nftproxy_conformance.lab.outcome import FIRST_PORT, LAST_PORT, Address, Outcome, Probe
 from nftproxy_conformance.lab.topology import INTERFACES, OWN, PODS, SITE, UPLINK, Origin, Site
 from nftproxy_conformance.lab.wire import BATCH, Sending, Wire
 
-FIRST_PORT, LAST_PORT = 20000, 65535  # range of automatic source ports; tests may use lower ports
 # Conntrack entries before a flush.  The node has 64,512 ports to masquerade with for each endpoint, and the kernel
 # drops a connection if 128 tries find no free port.  That happens long before the last port is taken.
 MEMORY = 40_000
@@ -52,6 +51,7 @@ class Lab:
     Attributes:
         node: the node's namespace, to run functions and processes in.
         fast_path: the trial of established connections, None without a fast path.
+        answers: whether such a trial answers connections.  A test of unanswered connections turns it off.
     """
 
     def __init__(self, *, site: Site = SITE, memory: int = MEMORY, fast_path: Renderer | None = None) -> None:
@@ -69,6 +69,7 @@ class Lab:
             stack.callback(self._wire.close)
             self._far.call(self._wire.tie_to_cpu)
             self._memory = min(memory, self.node.conntrack_room() * 3 // 4)
+            self.answers = True
             self.fast_path = FastPathTrial(fast_path, self.node, self._wire) if fast_path else None
             if self.fast_path:
                 self.fast_path.load()
@@ -149,7 +150,7 @@ class Lab:
             batch = [self._flight(probe, chosen) for probe in probes[start : start + BATCH]]
             self._make_room(len(batch))
             outcomes += self._fly(batch)
-            if self.fast_path:
+            if self.fast_path and self.answers:
                 self.fast_path.go_on(outcomes[start:])
         return outcomes
 

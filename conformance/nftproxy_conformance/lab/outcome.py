@@ -11,6 +11,8 @@ from typing import NamedTuple
 from nftproxy.model.addresses import host_port
 from nftproxy_conformance.lab.topology import Origin
 
+FIRST_PORT, LAST_PORT = 20000, 65535  # range of automatic source ports; tests may use lower ports
+
 
 class Address(NamedTuple):
     """An IP address, spelled as the kernel spells it, and a port.  It is equal to a plain pair."""

@@ -33,7 +33,7 @@ from nftproxy_conformance.lab import (
     obstacle,
 )
 from nftproxy_conformance.lab.frames import ANSWERS, is_intact
-from nftproxy_conformance.lab.lab import FIRST_PORT, LAST_PORT
+from nftproxy_conformance.lab.outcome import FIRST_PORT, LAST_PORT
 
 from nftproxy.model.errors import Unavailable
 from nftproxy.trace.frames import TRANSPORTS, crc32c, packet

@@ -85,6 +85,14 @@ class Watched(Cluster):
         return self.lab.node.call(self._reader.delete, connections)
 
 
+@pytest.fixture(autouse=True)
+def _nobody_answers(lab: Lab) -> Iterator[None]:
+    """Nobody answers, with a fast path too."""
+    lab.answers = False
+    yield
+    lab.answers = True
+
+
 @pytest.fixture
 def reader() -> Iterator[UnansweredReader]:
     """The reader of the kernel's entries."""
