@@ -12,8 +12,8 @@ connections are written to raw sockets, and so pass its output hook.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Sequence
-from contextlib import ExitStack
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from ipaddress import ip_interface
 from typing import Self
 
@@ -51,7 +51,6 @@ class Lab:
     Attributes:
         node: the node's namespace, to run functions and processes in.
         fast_path: the trial of established connections, None without a fast path.
-        answers: whether such a trial answers connections.  A test of unanswered connections turns it off.
     """
 
     def __init__(self, *, site: Site = SITE, memory: int = MEMORY, fast_path: Renderer | None = None) -> None:
@@ -69,7 +68,7 @@ class Lab:
             stack.callback(self._wire.close)
             self._far.call(self._wire.tie_to_cpu)
             self._memory = min(memory, self.node.conntrack_room() * 3 // 4)
-            self.answers = True
+            self._answers = True
             self.fast_path = FastPathTrial(fast_path, self.node, self._wire) if fast_path else None
             if self.fast_path:
                 self.fast_path.load()
@@ -150,7 +149,7 @@ class Lab:
             batch = [self._flight(probe, chosen) for probe in probes[start : start + BATCH]]
             self._make_room(len(batch))
             outcomes += self._fly(batch)
-            if self.fast_path and self.answers:
+            if self.fast_path and self._answers:
                 self.fast_path.go_on(outcomes[start:])
         return outcomes
 
@@ -196,6 +195,15 @@ class Lab:
         if len(outcomes) < len(batch) and not is_complete:
             raise LabError("the machine was too busy and lost frames: whether the rules dropped any is unknown")
         return [outcomes.get(flight.token) or flight.lost() for flight in batch]
+
+    @contextmanager
+    def unanswered(self) -> Iterator[None]:
+        """Let nobody answer connections meanwhile, with a fast path too."""
+        self._answers = False
+        try:
+            yield
+        finally:
+            self._answers = True
 
     def reply(self, outcome: Outcome) -> Address | None:
         """Answer a connection that left the node, and return the answer's source as the client sees it.

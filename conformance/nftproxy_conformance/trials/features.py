@@ -105,8 +105,9 @@ def refused(trial: Trial, world: World) -> Finding | None:
     trial.load(world)
     oracle = Oracle(world)
     wanted = [probe for probe in probes(world) if probe.protocol == "tcp"]
-    reached = [each for each in trial.connect(wanted) if each.endpoint and each.interface != OWN]
     lab = trial.subject.lab
+    with lab.unanswered():
+        reached = [each for each in trial.connect(wanted) if each.endpoint and each.interface != OWN]
     refusals = [
         (outcome, heard, PORT_UNREACHABLE if by_icmp else TCP_RESET)
         for by_icmp in (True, False)

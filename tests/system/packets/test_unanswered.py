@@ -87,10 +87,8 @@ class Watched(Cluster):
 
 @pytest.fixture(autouse=True)
 def _nobody_answers(lab: Lab) -> Iterator[None]:
-    """Nobody answers, with a fast path too."""
-    lab.answers = False
-    yield
-    lab.answers = True
+    with lab.unanswered():
+        yield
 
 
 @pytest.fixture
