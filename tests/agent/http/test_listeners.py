@@ -16,12 +16,15 @@ import socket
 import subprocess
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Iterator
+from contextlib import AbstractContextManager
 from datetime import datetime
 from typing import Any, NamedTuple
+from unittest.mock import Mock, patch
 
 import aiohttp
 import pytest
 
+from nftproxy.agent.http import listeners
 from nftproxy.agent.http.connection_limits import ConnectionLimits, affordable
 from nftproxy.agent.http.listeners import CannotListen, Listeners
 from nftproxy.agent.reporting.health import DELETION_TAINT, Health, Moment
@@ -34,6 +37,7 @@ from nftproxy.model.objects import ObjectKey, Place
 from nftproxy.pipeline import Pipeline
 from nftproxy.policy.health_checks import HealthCheck
 from tests.support.factories import addresses, key, node, pipeline
+from tests.support.waiting import PATIENCE, until
 
 HERE = Address("127.0.0.1")
 BOTH = frozenset(Family)
@@ -76,9 +80,14 @@ async def is_refused(url: str) -> bool:
 
 async def eventually(ask: Callable[[], Awaitable[object]], wanted: object) -> None:
     """Repeat the request until the answer is the expected answer."""
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE):
         while await ask() != wanted:  # noqa: ASYNC110 -- what is asked tells nobody when it changes
             await asyncio.sleep(0.02)
+
+
+def failed_attempts() -> AbstractContextManager[Mock]:
+    """A mock that is called for each attempt to listen that fails."""
+    return patch.object(listeners, "CannotListen", wraps=CannotListen)
 
 
 def free_ports(count: int) -> list[int]:
@@ -286,10 +295,10 @@ def taken(*ports: int, address: str = "127.0.0.1") -> Iterator[None]:
 async def test_a_taken_port_is_tried_again(caplog: pytest.LogCaptureFixture) -> None:
     """A port that another program has is reported once, and served once the other program releases it."""
     (port,) = free_ports(1)
-    with taken(port):
+    with taken(port), failed_attempts() as attempts:
         context = serving(healthz_bind_address=f"127.0.0.1:{port}")
         it = await context.__aenter__()
-        await asyncio.sleep(1)
+        await until(lambda: attempts.call_count >= 3)
         expected = f"can't listen on 127.0.0.1:{port} for health and metrics: Address already in use"
         assert [str(report) for report in it.reports] == [expected]
         assert (it.reports[0].place, it.reports[0].service) == (Place(HERE, port), None)
@@ -410,11 +419,11 @@ async def test_a_taken_node_port() -> None:
     mine, theirs = free_ports(2)
     checks = {mine: check(WEB, 1), theirs: check(SHOP, 2)}
     async with serving() as it:
-        with taken(theirs):
+        with taken(theirs), failed_attempts() as attempts:
             await it.listeners.serve_checks(checks, [HERE])
             await it.listeners.serve_checks(checks | {mine: check(WEB, 5)}, [HERE])
             assert await told(mine) == (200, "web", 5)
-            await asyncio.sleep(1)
+            await until(lambda: attempts.call_count >= 3)
         (report,) = it.reports
         assert (report.service, report.place, report.reason) == (
             SHOP,
@@ -441,12 +450,13 @@ async def test_a_taken_node_port_for_another_service() -> None:
 @on_a_loop
 async def test_a_taken_node_port_that_is_given_up() -> None:
     """A port that no Service has any more is not opened when it becomes free."""
-    (port,) = free_ports(1)
+    port, wanted = free_ports(2)
     async with serving() as it:
-        with taken(port):
-            await it.listeners.serve_checks({port: check(WEB, 1)}, [HERE])
-            await it.listeners.serve_checks({}, [HERE])
-        await asyncio.sleep(1)
+        with taken(port), taken(wanted):
+            await it.listeners.serve_checks({port: check(WEB, 1), wanted: check(SHOP, 1)}, [HERE])
+            await it.listeners.serve_checks({wanted: check(SHOP, 1)}, [HERE])
+        # Both would be retried at the same times, the first port first
+        await eventually(lambda: told(wanted), (200, "shop", 1))
         assert await told(port) is None
 
 

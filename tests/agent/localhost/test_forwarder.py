@@ -11,6 +11,7 @@ import struct
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from typing import NamedTuple
+from unittest.mock import call, patch
 
 import pytest
 from nftproxy_conformance.lab import Namespace, obstacle
@@ -266,12 +267,14 @@ def taken(port: Place) -> Iterator[None]:
 @in_a_namespace()
 async def test_a_taken_port(world: World) -> None:
     """A taken port is reported once for its Service, leaves other ports alone, and is served when free."""
-    with taken(HTTP):
+    with taken(HTTP), patch.object(socket, "create_server", wraps=socket.create_server) as attempts:
         world.forwarder.serve({HTTP: to(0), OTHER: to(1)})
         world.forwarder.serve({HTTP: to(0, 1), OTHER: to(1)})
         world.forwarder.serve({HTTP: to(0, service="shop/other"), OTHER: to(1)})
+        tried = attempts.call_count
         assert await ask(OTHER) == "pod-1"
-        await asyncio.sleep(0.5)  # the port is retried meanwhile, and not reported again
+        await until(lambda: attempts.call_count > tried)  # the retry isn't reported again
+        assert attempts.call_args == call(HTTP, family=socket.AF_INET)
     assert [(each.service, each.reason) for each in world.reports] == [
         (WEB, "Address already in use"),
         (SHOP, "Address already in use"),

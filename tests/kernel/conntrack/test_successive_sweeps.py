@@ -130,9 +130,16 @@ async def test_nothing_to_sweep_asks_nothing(slow: Slow, swept: SweepQueue) -> N
 async def test_closing_ends_the_rests_of_a_sweep(swept: SweepQueue, monkeypatch: pytest.MonkeyPatch) -> None:
     """A sweep that rests goes on to its end at once when it is closed."""
     monkeypatch.setattr(conntrack, "REST", 1e6)
+    rest, is_resting = swept._sweeper._rest, threading.Event()
+
+    def note_rest(seconds: float) -> object:
+        is_resting.set()
+        return rest(seconds)
+
+    monkeypatch.setattr(swept._sweeper, "_rest", note_rest)
     fill(2000)
     swept.schedule(sweeps(**{FRONT: ""}))
-    await asyncio.sleep(0.1)
+    assert await asyncio.to_thread(is_resting.wait, PATIENCE)
     began = time.monotonic()
     swept.close()
     assert time.monotonic() - began < 5
