@@ -235,6 +235,15 @@ def test_links_lead_somewhere(page: Path) -> None:
 
 
 @by_path
+def test_tables_begin_and_end(page: Path) -> None:
+    """Each table has a header, and an empty line after it: the site takes a line that follows for a row."""
+    text = re.sub(r"^( *)(```+).*?^\1\2", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
+    for table in re.finditer(r"(?:^ *\|.*\n)+(.*)", text, re.MULTILINE):
+        assert re.search(r"\A.*\n *\|(?: -+ \|)+\n", table[0]), table[0]
+        assert not table[1] or table[1].startswith("<!-- end: "), table[1]
+
+
+@by_path
 def test_every_page_is_in_the_index(page: Path) -> None:
     """docs/index.md leads to every page, and docs/decisions/index.md to every decision."""
     indexes = (INDEX, DOCS / "decisions" / "index.md")

@@ -168,11 +168,12 @@ def migration(given: ClusterRun) -> None:
 @click.option("--services", default=10_000, show_default=True, help="How many Services.")
 @click.option("--endpoints", default=10, show_default=True, help="Endpoints of each Service.")
 @click.option("--turns", default=2, show_default=True, help="Starts of each proxy.")
+@click.option("--changes", default=15, show_default=True, help="Changes after each start.")
 @click.pass_obj
-def scale(given: ClusterRun, services: int, endpoints: int, turns: int) -> None:
+def scale(given: ClusterRun, services: int, endpoints: int, turns: int, changes: int) -> None:
     """Measure nftproxy and kube-proxy by turns, on a control plane with many Services and without nodes."""
     given.need(*CONTROL_PLANE, "kube-proxy")
-    rows = compare(given.binaries, given.directory, Size(services, endpoints), turns)
+    rows = compare(given.binaries, given.directory, Size(services, endpoints), turns, changes, say)
     click.echo(markdown(SCALE_HEADER, told(rows)))
 
 

@@ -338,8 +338,7 @@ def compare(
         Node(NODE) as node,
         RealControlPlane(binaries, directory / "control-plane", LOCALHOST, port, users, node.popen) as control,
     ):
-        control.start()
-        fill(Api(node, control.kubeconfig), size)
+        fill(node, control, size)
         for count, name in [(0, names[0]), *itertools.product(counts, names)]:
             control.stop(API_SERVER)
             control.start_api_server()

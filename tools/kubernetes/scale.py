@@ -5,6 +5,7 @@ Both have the same configuration, and both say in their metrics when their first
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import ipaddress
 import json
@@ -15,9 +16,9 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -33,8 +34,6 @@ from tools.bench.cluster import (
     CLUSTER_CIDR,
     NAMESPACE,
     NODE,
-    SERVICES,
-    SLICES,
     SPARE,
     Pod,
     Size,
@@ -46,13 +45,15 @@ from tools.bench.listener import Listener
 from tools.kubernetes.api import credentials
 from tools.kubernetes.binaries import Binaries
 from tools.kubernetes.control_plane import RealControlPlane, free_ports
+from tools.kubernetes.storage import store
 
 HEADER = (
     "proxy", "cold start, s; of processor time", "a change, ms, p50; most", "processor time of a change, ms",
     "resident; at most, with children, MB", "load average",
 )  # fmt: skip
 LOCALHOST, METRICS_PORT = "127.0.0.1", 10249
-WRITERS, CHANGES = 6, 15
+STRIDE = 6_151
+"""From one changed Service to the next: a prime, so that they are spread over all."""
 SETTLING, PATIENCE = 20.0, 900.0
 """Seconds after the first rules, and for each step at most."""
 SYNCED = re.compile(
@@ -70,6 +71,15 @@ class Contender(NamedTuple):
     services: str
 
 
+def connected(node: Node, port: int) -> http.client.HTTPConnection:
+    """A connection to a port of a node."""
+    made = http.client.HTTPConnection(LOCALHOST, port)
+    made.sock = node.socket(socket.AF_INET, socket.SOCK_STREAM)
+    made.sock.connect((LOCALHOST, port))
+    made.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return made
+
+
 class Api:
     """Connections to the API server in the namespace of a node."""
 
@@ -79,11 +89,8 @@ class Api:
 
     def connect(self) -> http.client.HTTPConnection:
         """Open a connection."""
-        made = http.client.HTTPConnection(LOCALHOST, self._port)
-        plain = self._node.socket(socket.AF_INET, socket.SOCK_STREAM)
-        plain.connect((LOCALHOST, self._port))
-        plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        made.sock = self._context.wrap_socket(plain, server_hostname=LOCALHOST)
+        made = connected(self._node, self._port)
+        made.sock = self._context.wrap_socket(made.sock, server_hostname=LOCALHOST)
         return made
 
     def write(self, over: http.client.HTTPConnection, method: str, path: str, body: dict[str, Any]) -> float:
@@ -97,7 +104,9 @@ class Api:
         return answered
 
 
-def compare(binaries: Binaries, directory: Path, size: Size, turns: int) -> Iterator[tuple[str, ...]]:
+def compare(
+    binaries: Binaries, directory: Path, size: Size, turns: int, changes: int, say: Callable[[str], object]
+) -> Iterator[tuple[str, ...]]:
     """A row of the table with `HEADER` for each turn of each proxy.
 
     Args:
@@ -105,6 +114,8 @@ def compare(binaries: Binaries, directory: Path, size: Size, turns: int) -> Iter
         directory: for all files.
         size: of the cluster.
         turns: how often each proxy is started.
+        changes: how many each start gets.
+        say: reports progress.
     """
     contenders = (
         Contender("nftproxy", (sys.executable, "-m", "nftproxy", "run"), "nftproxy", "services"),
@@ -115,9 +126,7 @@ def compare(binaries: Binaries, directory: Path, size: Size, turns: int) -> Iter
         Node(NODE) as node,
         RealControlPlane(binaries, directory / "control-plane", LOCALHOST, port, start=node.popen) as control,
     ):
-        control.start()
-        api = Api(node, control.kubeconfig)
-        fill(api, size)
+        api = fill(node, control, size)
         configuration = directory / "proxy.yaml"
         configuration.write_text(to_yaml([config(control.kubeconfig)]))
         fresh = iter(range(SPARE, SPARE << 1))
@@ -126,7 +135,7 @@ def compare(binaries: Binaries, directory: Path, size: Size, turns: int) -> Iter
                 with (directory / f"{each.name}.log").open("ab") as log:
                     command = [*each.command, "--config", str(configuration)]
                     process = node.popen(command, stdout=log, stderr=log, cwd=CHECKOUT)
-                yield each.name, *_measure(node, api, process, each, size, fresh)
+                yield each.name, *_measure(node, api, process, each, size, islice(fresh, changes), say)
                 process.kill()
                 process.wait()
                 node.reset()
@@ -145,24 +154,31 @@ def config(kubeconfig: Path) -> dict[str, Any]:
     }
 
 
-def fill(api: Api, size: Size) -> None:
-    """Create all objects.  Service 0 has the address of the API server's own Service."""
-    over = api.connect()
-    api.write(over, "POST", "/api/v1/namespaces", {"metadata": {"name": NAMESPACE}})
-    api.write(over, "POST", "/api/v1/nodes", objects.node(NODE, "192.168.0.2", zone="a"))
+def fill(node: Node, control: RealControlPlane, size: Size) -> Api:
+    """Start a control plane with all Services.  Service 0 has the address of the API server's own Service.
 
-    def create(first: int) -> None:
-        over = api.connect()
-        for number in range(first, size.services + 1, WRITERS):
-            api.write(over, "POST", SERVICES, service(number))
-            api.write(over, "POST", SLICES, slice_of(number, pods(size, number)))
-
-    with ThreadPoolExecutor(WRITERS) as pool:
-        list(pool.map(create, range(1, WRITERS + 1)))
+    They come after the API server, which ends if its first check of all Services takes a minute.
+    """
+    control.start()
+    api = Api(node, control.kubeconfig)
+    with contextlib.closing(api.connect()) as over:
+        api.write(over, "POST", "/api/v1/namespaces", {"metadata": {"name": NAMESPACE}})
+        api.write(over, "POST", "/api/v1/nodes", objects.node(NODE, "192.168.0.2", zone="a"))
+    numbers = range(1, size.services + 1)
+    made = (each for number in numbers for each in (service(number), slice_of(number, pods(size, number))))
+    with contextlib.closing(connected(node, control.etcd_port)) as over:
+        store(over, made)
+    return api
 
 
 def _measure(
-    node: Node, api: Api, process: subprocess.Popen[Any], contender: Contender, size: Size, fresh: Iterator[int]
+    node: Node,
+    api: Api,
+    process: subprocess.Popen[Any],
+    contender: Contender,
+    size: Size,
+    fresh: Iterator[int],
+    say: Callable[[str], object],
 ) -> tuple[str, ...]:
     began, most, times = time.time(), 0, list[float]()
 
@@ -173,21 +189,24 @@ def _measure(
     with repeating(look, 0.05):
         wait_until(lambda: _synced(node) is not None, partial(str, contender.name), patience=PATIENCE, pause=0.1)
         cold, cold_work = (_synced(node) or 0) - began, processor_time(process.pid)
+        say(f"{contender.name} has all rules after {cold:.1f} s, {cold_work:.1f} of processor time")
         time.sleep(SETTLING)
         listing = subprocess.PIPE
         listed = node.popen(
             ["nft", "list", "map", "ip", contender.table, contender.services], stdout=listing, text=True
         )
         assert str(listed.communicate()[0]).count(" : ") >= size.services, f"{contender.name} lacks Services"
-        before, over = processor_time(process.pid), api.connect()
+        before = processor_time(process.pid)
         with Listener(node) as listener:
-            for number in range(1, CHANGES + 1):
-                change = replacement(size, number * size.services // CHANGES, newcomer := Pod(next(fresh)))
+            for number in fresh:
+                change = replacement(size, 1 + number * STRIDE % size.services, newcomer := Pod(number))
+                over = api.connect()  # the API server closes connections that were idle for a slow change
                 answered = api.write(over, change.method, change.path, change.body or {})
                 needle = ipaddress.ip_address(newcomer.address).packed
                 times.append(listener.wait((needle,), PATIENCE)[-1].time - answered)
+                say(f"a change: {times[-1]:.3f} s")
                 time.sleep(1.5)  # more than kube-proxy's minSyncPeriod
-        work = (processor_time(process.pid) - before) / CHANGES
+        work = (processor_time(process.pid) - before) / len(times)
     return (
         f"{cold:.1f}; {cold_work:.1f}",
         f"{1e3 * statistics.median(times):,.1f}; {1e3 * max(times):,.1f}",
@@ -199,16 +218,12 @@ def _measure(
 
 def _synced(node: Node) -> float | None:
     """When the proxy's rules were last in the kernel, by the wall clock, None before the first time."""
-    made = http.client.HTTPConnection(LOCALHOST, METRICS_PORT)
     try:
-        made.sock = node.socket(socket.AF_INET, socket.SOCK_STREAM)
-        made.sock.connect((LOCALHOST, METRICS_PORT))
-        made.request("GET", "/metrics")
-        found = SYNCED.search(made.getresponse().read().decode())
+        with contextlib.closing(connected(node, METRICS_PORT)) as over:
+            over.request("GET", "/metrics")
+            found = SYNCED.search(over.getresponse().read().decode())
     except OSError:
         return None
-    finally:
-        made.close()
     return float(found[1]) if found else None
 
 

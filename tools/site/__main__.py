@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import shutil
 import subprocess
+from pathlib import Path
 
 from tools.site.folders import ROOT
 
 PAGES = ROOT / "build" / "pages"
+STYLE = Path(__file__).with_name("narrow.css")
 LISTED = ("*.md", "docs/", "examples/", ":!examples/python/", ":!tools/")
 """The files that the site has, as `git ls-files` takes them."""
 
@@ -24,6 +26,7 @@ def copy_pages() -> None:
         if (ROOT / name).is_file():  # git lists a deleted file until the commit
             (PAGES / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(ROOT / name, PAGES / name)
+    shutil.copy(STYLE, PAGES)
 
 
 if __name__ == "__main__":
