@@ -18,7 +18,6 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from http import HTTPStatus
 from typing import Any, NamedTuple
-from urllib.request import getproxies
 
 import msgspec
 
@@ -37,7 +36,7 @@ import httpx  # noqa: E402
 import kr8s  # noqa: E402
 from kr8s.asyncio import Api  # noqa: E402
 
-from nftproxy.sources.http_transport import HttpTransport  # noqa: E402
+from nftproxy.sources.network_backend import use_asyncio  # noqa: E402
 
 HEADERS = {"accept": "application/json", "accept-encoding": "gzip", "user-agent": f"nftproxy/{__version__}"}
 _WATCH_HEADERS = HEADERS | {"accept-encoding": "identity"}  # compression could hold an event back
@@ -52,8 +51,6 @@ KEEPALIVE = {socket.TCP_KEEPIDLE: 15, socket.TCP_KEEPINTVL: 5, socket.TCP_KEEPCN
 HTTP/2.  Bookmarks come each minute, so without probes it would take `silence`."""
 
 _STATUSES = frozenset(HTTPStatus)
-_PROXIED = {"http", "https", "all"}
-"""The protocols that proxies in the environment may be for."""
 
 
 class Timeouts(msgspec.Struct, frozen=True):
@@ -142,7 +139,7 @@ class Connection:
                 self._report_request(RequestOutcome(code, request.get("method", "GET"), host, now() - begin))
             self._report_answer()
             stream = response.extensions["network_stream"]
-            if peer := stream.get_extra_info("peername") or stream.get_extra_info("server_addr"):
+            if peer := stream.get_extra_info("server_addr"):
                 self._report_peer(*peer[:2])
             keep_alive(stream.get_extra_info("socket"))
             yield response
@@ -175,8 +172,9 @@ class Connection:
                 raise ConnectionError(f"no credentials: {error}") from error  # kr8s may fail in any way
             if wanted[0].has_default_authorities:
                 api.auth.ssl_context = _public_authorities if wanted[1].startswith("https:") else _no_authorities  # type: ignore[method-assign]
-            if not (api.auth.proxy or getproxies().keys() & _PROXIED):
-                api._session = await _session(api)  # instead of a session that goes through httpcore and anyio
+            await api._create_session()
+            assert api._session is not None, "it has just been made"
+            use_asyncio(api._session)
             self._api = api
         return self._api, wanted[1]
 
@@ -221,19 +219,6 @@ def keep_alive(connection: socket.socket | None) -> None:
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
             for option, value in KEEPALIVE.items():
                 connection.setsockopt(socket.IPPROTO_TCP, option, value)
-
-
-async def _session(api: Api) -> httpx.AsyncClient:
-    """Return the session that `api` would make for itself, over a transport of ours."""
-    server = str(api.auth.server)
-    headers = {"content-type": "application/json"}
-    if api.auth.token:
-        headers["authorization"] = f"Bearer {api.auth.token}"
-    context = None
-    if server.startswith("https:"):
-        context = httpx.create_ssl_context(verify=await api.auth.ssl_context())  # type: ignore[no-untyped-call]
-        context.set_alpn_protocols(["http/1.1"])
-    return httpx.AsyncClient(base_url=server, headers=headers, transport=HttpTransport(context))
 
 
 async def _public_authorities() -> ssl.SSLContext:
