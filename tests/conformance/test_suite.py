@@ -14,13 +14,15 @@ from unittest import mock
 
 import pytest
 from hypothesis import given
+from msgspec import structs
 from nftproxy_conformance.lab import DROPPED, TCP_RESET, Lab, LabError, Origin, Outcome, Probe, is_even, obstacle
 from nftproxy_conformance.reports import report
 from nftproxy_conformance.specification.world import World
 from nftproxy_conformance.strategies import focused, quick, worlds
 from nftproxy_conformance.strategies.probes import MORE_IPS
-from nftproxy_conformance.subjects.manifests import configuration, manifests, objects
+from nftproxy_conformance.subjects.manifests import configuration, manifests, objects, settings
 from nftproxy_conformance.subjects.plane import marker
+from nftproxy_conformance.subjects.proxy import suited
 from nftproxy_conformance.subjects.rendered import Rendered
 from nftproxy_conformance.trials import suite
 from nftproxy_conformance.trials.features import FEATURES, Finding
@@ -30,13 +32,15 @@ from nftproxy_conformance.trials.trial import Difference, Trial, but_for_sources
 from nftproxy.commands import cli
 from nftproxy.kernel.capabilities import probe as probe_capabilities
 from nftproxy.kernel.ruleset_check import CheckResult
+from nftproxy.model.addresses import Family
 from nftproxy.model.objects import Node
+from nftproxy.model.settings import Config, NodePortAddresses, Ping
 from nftproxy.rules.renderer import Renderer
 from nftproxy.sources.config_documents import load_config
 from nftproxy.sources.files import load
 from nftproxy.templates_dir import templates_dir
 from tests.support.command import nftproxy
-from tests.support.factories import templates
+from tests.support.factories import networks, templates
 from tests.system.fuzz.effort import IS_LONG
 
 needs_lab = pytest.mark.skipif(bool(obstacle()), reason=obstacle())
@@ -51,6 +55,23 @@ def test_manifests_say_all_of_a_world(tmp_path_factory: pytest.TempPathFactory, 
     directory = tmp_path_factory.mktemp("world")
     read = written(directory, manifests(world), configuration(world.config))
     assert read == world
+
+
+@pytest.mark.parametrize(
+    ("asked", "given_to_proxies"),
+    [
+        (NodePortAddresses(localhost=frozenset(Family)), ["primary"]),
+        (NodePortAddresses(primary=False, localhost=frozenset(Family)), ["primary"]),
+        (NodePortAddresses(networks=networks(["203.0.113.0/24"]), localhost=frozenset(Family)), ["203.0.113.0/24"]),
+    ],
+)
+def test_a_proxy_gets_only_what_kube_proxy_takes(asked: NodePortAddresses, given_to_proxies: list[str]) -> None:
+    """Its validation of 1.36 wants "primary" alone, or CIDRs.  It knows nothing of nftproxy's own settings."""
+    world = focused.sample()
+    config = structs.replace(world.config, node_port_addresses=asked, ping=Ping.ANSWER, service_counts=True)
+    shown = settings(suited(world._replace(config=config)).config)
+    assert shown["nodePortAddresses"] == given_to_proxies
+    assert shown["nftproxy"] == settings(Config())["nftproxy"]
 
 
 def test_services_have_the_families_of_their_addresses() -> None:

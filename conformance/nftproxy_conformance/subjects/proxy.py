@@ -23,7 +23,7 @@ from nftproxy.model.codes import Code
 from nftproxy.model.errors import NftproxyError
 from nftproxy.model.events import Event
 from nftproxy.model.objects import Node
-from nftproxy.model.settings import PROTECTED_PORTS, DetectLocalMode
+from nftproxy.model.settings import Config, DetectLocalMode, NodePortAddresses
 from nftproxy.sources.documents import to_yaml
 from nftproxy_conformance.lab import Address, Lab, Probe
 from nftproxy_conformance.lab.topology import SITE, Site
@@ -42,6 +42,17 @@ GRACE = 10.0
 TAIL = 30
 """Lines of a proxy's output that an error shows."""
 PLACEHOLDER = "{config}"
+_DEFAULTS = Config()
+_OWN_SETTINGS = (
+    "algorithm",
+    "external_addresses",
+    "external_ip_cidrs",
+    "failover",
+    "ping",
+    "protected_ports",
+    "service_counts",
+)
+"""The settings of nftproxy alone that made-up worlds vary."""
 
 
 class ProxyFailed(NftproxyError):
@@ -249,11 +260,20 @@ def suited(world: World) -> World:
 
     With detectLocalMode NodeCIDR a Node has pod CIDRs, as kube-proxy waits for them at its start.
     """
-    config = structs.replace(world.config, protected_ports=PROTECTED_PORTS, external_ip_cidrs=())
+    config = structs.replace(
+        world.config,
+        node_port_addresses=_known_to_any(world.config.node_port_addresses),
+        **{name: getattr(_DEFAULTS, name) for name in _OWN_SETTINGS},
+    )
     node = world.node
     if config.detect_local_mode is DetectLocalMode.NODE_CIDR and not node.pod_cidrs:
         node = structs.replace(node, pod_cidrs=PLAIN_NODE.pod_cidrs)
     return world._replace(config=config, node=node, knows_interfaces=True)
+
+
+def _known_to_any(asked: NodePortAddresses) -> NodePortAddresses:
+    """Addresses for node ports as kube-proxy 1.36 takes them: "primary" alone, or networks, and no "localhost"."""
+    return NodePortAddresses(primary=False, networks=asked.networks) if asked.networks else NodePortAddresses()
 
 
 def merged(under: Manifest, over: Manifest) -> Manifest:
