@@ -37,9 +37,10 @@ class PingSources(NamedTuple):
             return cls(guarded, (), ())
         return cls(guarded, allowed, (EVERY_SOURCE[family],))
 
-    def at(self, address: Address) -> tuple[str, ...]:
-        """The keys of the ranges that an address admits."""
-        return self.allowed if address in self.guarded else self.everyone
+    def of_front(self, claimed: ClaimedFront) -> tuple[str, ...]:
+        """The keys of the ranges that a front admits.  Source ranges never guard a ClusterIP."""
+        is_guarded = claimed.is_external and claimed.claim.address in self.guarded
+        return self.allowed if is_guarded else self.everyone
 
 
 def answered_pings(
@@ -51,7 +52,7 @@ def answered_pings(
         address, is_local = claimed.claim.address, claimed.policy is TrafficPolicy.LOCAL
         if address not in addresses:
             continue
-        admitted = sources.at(address)
+        admitted = sources.of_front(claimed)
         if choice.local if is_local else choice.cluster:
             found |= dict.fromkeys((address, key) for key in admitted)
         if claimed.is_external and is_local and choice.cluster:

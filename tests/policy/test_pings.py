@@ -48,6 +48,13 @@ def test_external_addresses_answer_in_the_ranges_only(ranges: Any, found: set[st
     assert addresses(answering(external_ip_cidrs=ranges)) == found
 
 
+def test_source_ranges_never_guard_a_cluster_ip() -> None:
+    """A ClusterIP that a Service also has as a load balancer's address answers every client."""
+    mine: Service = service(type="LoadBalancer", load_balancer_ips=["10.96.0.10"], source_ranges=["198.51.100.0/24"])
+    made = pipeline(mine, slice_of(), ping=Ping.ANSWER)
+    assert set(made.generations[Family.IPV4].values("pings")) == {"10.96.0.10 . 0.0.0.0 . 0"}
+
+
 def test_addresses_of_the_node_and_the_api_server_answer_by_themselves() -> None:
     """A Service that names the node's address, the API server's, or one that a load balancer serves itself, has no say
     there, as long as it is theirs.
