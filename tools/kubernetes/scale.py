@@ -103,6 +103,12 @@ class Api:
         assert answer.status < http.client.BAD_REQUEST, text
         return answered
 
+    def has_cached(self, path: str) -> bool:
+        """True if the API server has an object in its watch cache, from which lists come (resourceVersion=0)."""
+        with contextlib.closing(self.connect()) as over:
+            over.request("GET", f"{path}?resourceVersion=0", headers=self._headers)
+            return over.getresponse().status == http.client.OK
+
 
 def compare(
     binaries: Binaries, directory: Path, size: Size, turns: int, changes: int, say: Callable[[str], object]
@@ -157,7 +163,8 @@ def config(kubeconfig: Path) -> dict[str, Any]:
 def fill(node: Node, control: RealControlPlane, size: Size) -> Api:
     """Start a control plane with all Services.  Service 0 has the address of the API server's own Service.
 
-    They come after the API server, which ends if its first check of all Services takes a minute.
+    They come after the API server, which ends if its first check of all Services takes a minute.  This returns once the
+    API server's watch cache has them all.
     """
     control.start()
     api = Api(node, control.kubeconfig)
@@ -168,6 +175,12 @@ def fill(node: Node, control: RealControlPlane, size: Size) -> Api:
     made = (each for number in numbers for each in (service(number), slice_of(number, pods(size, number))))
     with contextlib.closing(connected(node, control.etcd_port)) as over:
         store(over, made)
+    last = f"s{size.services}"
+    paths = (
+        f"/api/v1/namespaces/{NAMESPACE}/services/{last}",
+        f"/apis/discovery.k8s.io/v1/namespaces/{NAMESPACE}/endpointslices/{last}-1",
+    )
+    wait_until(lambda: all(map(api.has_cached, paths)), lambda: f"no {last}", patience=PATIENCE, pause=0.2)
     return api
 
 
