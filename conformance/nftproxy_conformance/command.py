@@ -10,9 +10,10 @@ from typing import Any
 import click
 
 from nftproxy.commands.offline import EXISTING
-from nftproxy.commands.options import CONFIG, TEMPLATES, renderer
+from nftproxy.commands.options import CONFIG, TEMPLATES
 from nftproxy.config.parse_config import EMPTY_CONFIG, parse_config
 from nftproxy.kernel.capabilities import probe
+from nftproxy.library import renderer
 from nftproxy.model.errors import BadInput, Problem
 from nftproxy.sources.config_documents import config_document
 from nftproxy.sources.files import load_documents

@@ -213,6 +213,19 @@ class Daemon:
         await until_changed(file, self._pipeline.settings.config, check, self.faults.report_configuration)
 
 
+async def run_agent(
+    pipeline: Pipeline, file: ConfigFile, directory: Path | None = None, api_servers: Sequence[str] = ()
+) -> bool:
+    """Run with the manifests of a directory, or else with the API server.  Return whether to restart.
+
+    Raises:
+        BadInput: as `run_with_cluster`.
+    """
+    if directory is None:
+        return await run_with_cluster(pipeline, file, api_servers)
+    return await run_with_directory(pipeline, file, directory)
+
+
 async def run_with_directory(pipeline: Pipeline, file: ConfigFile, directory: Path) -> bool:
     """Run with the manifests of a directory.  Return whether to restart.  Events go to the log only."""
     daemon = Daemon(pipeline, lambda: str(directory))

@@ -8,7 +8,6 @@ names the file, object and field at fault.
 from __future__ import annotations
 
 import importlib
-import importlib.metadata
 import sys
 from typing import NoReturn
 
@@ -58,7 +57,9 @@ class Commands(click.Group):
             module = importlib.import_module(f"nftproxy.commands.{cmd_name}")
             self.add_command(getattr(module, f"{cmd_name}_command"))
         elif cmd_name in BROUGHT:
-            found = importlib.metadata.entry_points(group="nftproxy.commands", name=cmd_name)
+            from importlib.metadata import entry_points  # with zip files and e-mail, which no agent needs
+
+            found = entry_points(group="nftproxy.commands", name=cmd_name)
             self.add_command(next((entry.load() for entry in found), None) or _not_installed(cmd_name))
         return super().get_command(ctx, cmd_name)
 

@@ -18,9 +18,9 @@ import msgspec
 from nftproxy.agent.socket.answers import NodeInputs
 from nftproxy.commands.agent_client import LIVE, AgentClient
 from nftproxy.commands.offline import EXISTING, OFFLINE_IF_ANY, loaded, offline_cluster, refuse_given
-from nftproxy.commands.options import renderer
 from nftproxy.config.parse_config import parse_config
 from nftproxy.kernel.libnftables import Kernel
+from nftproxy.library import renderer
 from nftproxy.model.addresses import Address, Family, parse_network
 from nftproxy.model.events import ApiServers, Event, HostAddresses, Listed, Put
 from nftproxy.model.objects import EndpointSlice, Node, Place, Service, ServiceCIDR

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import click
 
-from nftproxy.library import renderer as renderer  # beside its option
 from nftproxy.model.settings import Config
 from nftproxy.sources.config_documents import load_config
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import faulthandler
-import importlib
 import itertools
 import logging
 import os
@@ -24,7 +23,7 @@ import click
 
 from nftproxy import logs
 from nftproxy.agent.lifecycle.shutdown import asked_to_end
-from nftproxy.commands.options import CONFIG, TEMPLATES, Decorator, options, renderer
+from nftproxy.commands.options import CONFIG, TEMPLATES, Decorator, options
 from nftproxy.config.configz import configz
 from nftproxy.config.flags import FLAGS, OTHER_FLAGS, OWN_FLAGS, Flag, truth
 from nftproxy.kernel import sysctl
@@ -37,7 +36,6 @@ from nftproxy.logs import warn, warn_of
 from nftproxy.model.addresses import FAMILY_NAMES, Family
 from nftproxy.model.codes import Code
 from nftproxy.model.settings import Config, Settings
-from nftproxy.pipeline import Pipeline
 from nftproxy.rules.transaction import delete_transaction, join
 from nftproxy.sources.config_documents import write_config
 from nftproxy.sources.config_file import HANDED_OVER, ConfigFile
@@ -160,8 +158,11 @@ def _run(
     raise_file_limit()
     probing = threading.Thread(target=probe, name="probe", daemon=True)
     probing.start()
-    # A child process takes 0.2 s for the probe, in which this process gets ready.
-    importlib.import_module("nftproxy.agent.daemon")
+    # A child process takes 0.1 s for the probe.  Meanwhile this process imports the rest, half of all imports.
+    from nftproxy.agent.daemon import run_agent
+    from nftproxy.library import renderer
+    from nftproxy.pipeline import Pipeline
+
     compiled = renderer(templates)
     probing.join()
     found = probe()
@@ -182,7 +183,7 @@ def _run(
         )
     pipeline = Pipeline(node, Settings(config, found.capabilities), compiled, families)
     threading.Thread(target=_report_missing_features, daemon=True).start()  # nothing waits for it
-    wants_to_start_anew = asyncio.run(_run_agent(pipeline, file, source, api_servers))
+    wants_to_start_anew = asyncio.run(run_agent(pipeline, file, source, api_servers))
     if wants_to_start_anew and not asked_to_end.is_set():
         file.hand_over()
         _execute_again()
@@ -197,14 +198,6 @@ def _execute_again() -> None:
     for before, after in itertools.pairwise([2, *kept, resource.getrlimit(resource.RLIMIT_NOFILE)[0]]):
         os.closerange(before + 1, after)
     os.execv(sys.executable, sys.orig_argv)
-
-
-async def _run_agent(pipeline: Pipeline, file: ConfigFile, source: Path | None, api_servers: Sequence[str]) -> bool:
-    from nftproxy.agent.daemon import run_with_cluster, run_with_directory  # it imports HTTP, which takes half a second
-
-    if source is None:
-        return await run_with_cluster(pipeline, file, api_servers)
-    return await run_with_directory(pipeline, file, source)
 
 
 def _report_missing_features() -> None:

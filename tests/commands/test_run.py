@@ -7,11 +7,11 @@ from typing import NoReturn
 
 import pytest
 
-from nftproxy import logs
+from nftproxy import library, logs
 from nftproxy.commands import run
 from nftproxy.commands.cli import commands
-from nftproxy.commands.options import renderer
 from nftproxy.kernel.capabilities import Probe
+from nftproxy.library import renderer
 from nftproxy.model.settings import Capabilities, Settings
 from nftproxy.rules.renderer import Renderer
 
@@ -39,9 +39,9 @@ def test_nothing_waits_while_another_process_tries_libnftables(monkeypatch: pyte
         assert settings.capabilities.wide_maps
         raise _Ready
 
-    monkeypatch.setattr(run, "renderer", compile_templates)
+    monkeypatch.setattr(library, "renderer", compile_templates)
     monkeypatch.setattr(run, "probe", probe)
-    monkeypatch.setattr(run, "Pipeline", pipeline)
+    monkeypatch.setattr("nftproxy.pipeline.Pipeline", pipeline)
     monkeypatch.setattr(run, "raise_file_limit", lambda: None)
     monkeypatch.setattr(run, "collect_garbage_rarely", lambda: None)
     monkeypatch.setattr(logs, "set_up", lambda _: None)
