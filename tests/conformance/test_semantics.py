@@ -221,6 +221,15 @@ def test_an_external_address_that_captures() -> None:
     assert explains(given, probe("10.96.0.1"), [TO_RIVAL]) in {"D10", "D11"}
 
 
+def test_a_capture_by_a_service_with_annotations() -> None:
+    """D11 with D19: kube-proxy ignores the weight 0 of the only endpoint of a Service that captures a ClusterIP."""
+    at_service = service("blog/web", cluster_ips=["10.96.0.2"], ports=["22"], external_ips=["10.96.0.1"])
+    unwanted = slice_of("blog/web", ["10.1.1.9@node-b"], ports=["8080"], weight=0)
+    given = world(SERVED, PODS, at_service, unwanted)
+    assert explains(given, probe("10.96.0.1", 22), [TO_RIVAL]) in {"D10", "D11"}
+    assert explains(given, probe("10.96.0.1", 22), [DROPPED]) == ""
+
+
 def test_a_service_without_ports() -> None:
     """D15: a Service without ports may be none."""
     given = world(structs.replace(SERVED, ports=()))

@@ -3,7 +3,8 @@
 A deviation (docs/semantics.md) is a rule of ours that kube-proxy lacks.  For each deviation that a connection can show
 there are alternative worlds, in which our rules do what kube-proxy does in the given world.  For example, a contested
 front goes to another of its claimants, or an address no longer belongs to another Service.  If the oracle of such a
-world allows an outcome, the deviation explains it.
+world allows an outcome, the deviation explains it.  Each deviation is also tried without annotations, as kube-proxy
+ignores those of the Service that captures a connection.
 """
 
 from __future__ import annotations
@@ -41,7 +42,8 @@ def deviation_of(world: World, probe: Probe, seen: Iterable[Outcome], view: View
         earlier: the worlds since the proxy started.
     """
     small = _about(world, probe)
-    for deviation, other in [(REJECTED, small), *_alternatives(small, probe, earlier)]:
+    plain = (each for other in _without_own_words(small) for each in _alternatives(other, probe, earlier))
+    for deviation, other in itertools.chain([(REJECTED, small)], _alternatives(small, probe, earlier), plain):
         allowed = {_plainly(view(outcome)) for outcome in Oracle(other).expected(probe)}
         if {_plainly(outcome) for outcome in seen} <= allowed:
             return deviation if deviation != REJECTED or _is_rejection(seen) else ""
