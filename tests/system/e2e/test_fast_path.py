@@ -36,6 +36,8 @@ CLIENT, CLIENT6 = "10.1.0.9", "fd00:1::9"
 PODS = ("10.1.0.4", "10.1.0.5")
 POD6 = "fd00:1::4"
 SERVICE, SERVICE6, PORT, POD_PORT = "10.96.0.10", "fd00:96::10", 80, 8080
+ANSWERED = 5.0
+"""Seconds within which a datagram and its answer arrive, also on an emulated processor that is busy."""
 CONFIG = """\
 apiVersion: kubeproxy.config.k8s.io/v1alpha1
 kind: KubeProxyConfiguration
@@ -185,13 +187,13 @@ class Flow:
             self._servers[server] = pod
         self._client = way.stack.enter_context(way.client.socket(family, socket.SOCK_DGRAM))
         self._client.connect((front, PORT))
-        self._client.settimeout(1.0)
+        self._client.settimeout(ANSWERED)
 
     def ask(self, question: bytes = b"?") -> str:
         """Send a datagram and its answer.  Return the pod, "" if none gets it."""
         with contextlib.suppress(OSError):
             self._client.send(question)
-            for server in select.select(list(self._servers), [], [], 1.0)[0]:
+            for server in select.select(list(self._servers), [], [], ANSWERED)[0]:
                 got, client = server.recvfrom(len(question) + 1)
                 assert got == question
                 server.sendto(b"!", client)
