@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -116,10 +117,11 @@ def _made(directory: Path) -> Path:
 
 
 def _suited_judge(feature: Feature) -> Any:
-    """The judge of a feature, for worlds that any proxy can know."""
+    """The judge of a feature, for worlds that any proxy can know, or ignores as far as it can't."""
+    suit = functools.partial(suited, kept=feature.settings)
 
     def judge(trial: Trial, case: Any) -> Finding | None:
         is_world = isinstance(case, World)
-        return feature.judge(trial, suited(case) if is_world else (suited(case[0]), *case[1:]))
+        return feature.judge(trial, suit(case) if is_world else (suit(case[0]), *case[1:]))
 
     return judge

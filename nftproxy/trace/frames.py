@@ -108,7 +108,7 @@ def packet(source: bytes, destination: bytes, transport: Transport, segment: byt
 def _checksum(transport: Transport, source: bytes, destination: bytes, segment: bytes) -> bytes:
     if transport.number == SCTP:  # little endian, unlike all other fields (RFC 9260, appendix A)
         return crc32c(segment).to_bytes(4, "little")
-    pseudo = pseudo_header(source, destination, transport.number, segment)
+    pseudo = b"" if transport.number == ICMP else pseudo_header(source, destination, transport.number, segment)
     return internet_checksum(pseudo + segment).to_bytes(2, "big")
 
 

@@ -6,8 +6,10 @@ from typing import Any
 
 import pytest
 from nftproxy_conformance.lab import (
+    ANSWERED,
     DROPPED,
     NODE,
+    PING,
     PORT_UNREACHABLE,
     TCP_RESET,
     UNTOUCHED,
@@ -24,7 +26,7 @@ from nftproxy_conformance.strategies.probes import NODE_ADDRESSES
 from nftproxy.model.addresses import Address, Protocol
 from nftproxy.model.annotations import Algorithm, Failover, ServiceOptions
 from nftproxy.model.objects import EndpointSlice, Service, ServiceCIDR
-from nftproxy.model.settings import ExternalAddresses
+from nftproxy.model.settings import ExternalAddresses, Ping
 from tests.support.factories import networks, node, service, service_cidr, settings, slice_of
 
 HERE, AWAY = "10.1.0.4", "10.1.1.4"
@@ -326,6 +328,48 @@ def test_closed_external_addresses(address: str, closed: bool, outcome: Outcome)
     there = world(balanced, proxied, external_addresses=word, external_ip_cidrs=networks(["203.0.113.0/24"]))
     for origin in Origin:
         assert become(there, origin, address, 81) == {outcome}
+
+
+@pytest.mark.parametrize(
+    ("address", "answer", "reject"),
+    [
+        ("10.96.0.10", ANSWERED, PORT_UNREACHABLE),
+        ("10.96.0.20", PORT_UNREACHABLE, PORT_UNREACHABLE),
+        ("203.0.113.7", ANSWERED, UNTOUCHED),
+        ("203.0.113.9", PORT_UNREACHABLE, UNTOUCHED),
+        ("198.51.100.9", UNTOUCHED, UNTOUCHED),
+        ("203.0.113.8", ANSWERED, ANSWERED),
+        ("192.168.0.2", ANSWERED, ANSWERED),
+        ("10.96.7.7", DROPPED, DROPPED),
+    ],
+)
+def test_pings(address: str, answer: Outcome, reject: Outcome) -> None:
+    """Addresses with an endpoint answer if so configured, external addresses in the ranges alone, the node anyway."""
+    web = service(type="LoadBalancer", load_balancer_ips=["203.0.113.7", "198.51.100.9", "203.0.113.8"])
+    idle = service("shop/two", type="LoadBalancer", cluster_ips=["10.96.0.20"], load_balancer_ips=["203.0.113.9"])
+    ranges = networks(["203.0.113.0/24"])
+    for word, outcome in ((Ping.ANSWER, answer), (Ping.REJECT, reject)):
+        there = world(web, slice_of(), idle, service_cidr(), ping=word, external_ip_cidrs=ranges)
+        for origin in Origin:
+            assert become(there, origin, address, 0, PING) == {outcome}
+
+
+@pytest.mark.parametrize(
+    ("tweaks", "answered"),
+    [
+        ({"external_policy": "Local"}, set(Origin) - {Origin.OUTSIDE}),
+        ({"source_ranges": ["198.51.100.0/24"]}, {Origin.OUTSIDE}),
+        ({"annotations": {"denied-source-ranges": "192.0.2.0/24"}}, set()),
+    ],
+)
+def test_pings_of_some_clients(tweaks: dict[str, Any], answered: set[Origin]) -> None:
+    """Policies, source ranges and denied ranges count for pings as for connections, but are rejected."""
+    web = service(type="LoadBalancer", load_balancer_ips=["203.0.113.7"], **tweaks)
+    away = slice_of(endpoints=[f"{AWAY}@node-b"])
+    there = world(web, away, ping=Ping.ANSWER, external_ip_cidrs=networks(["203.0.113.0/24"]))
+    for origin in Origin:
+        outcome = ANSWERED if origin in answered else PORT_UNREACHABLE
+        assert become(there, origin, "203.0.113.7", 0, PING) == {outcome}
 
 
 def test_unallocated_cluster_ips() -> None:

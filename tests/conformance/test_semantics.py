@@ -11,6 +11,7 @@ from msgspec import structs
 from nftproxy_conformance.lab import (
     DROPPED,
     NODE,
+    PING,
     PORT_UNREACHABLE,
     TCP_RESET,
     UNTOUCHED,
@@ -28,7 +29,7 @@ from nftproxy_conformance.strategies.worlds import world_of
 from nftproxy_conformance.trials.trial import but_for_sources, exactly
 
 from nftproxy.model.objects import ClusterObject, Node, TrafficPolicy
-from nftproxy.model.settings import ExternalAddresses
+from nftproxy.model.settings import ExternalAddresses, Ping
 from tests.support.factories import networks, service, service_cidr, slice_of
 
 SEMANTICS = (Path(__file__).resolve().parents[2] / "docs" / "semantics.md").read_text()
@@ -138,6 +139,13 @@ def test_a_closed_external_address_has_its_rule() -> None:
     assert rule_of(oracle, probe("203.0.113.7", 81), [UNTOUCHED], "went elsewhere") is Rule.CLOSED
 
 
+@pytest.mark.parametrize(("word", "rule"), [(Ping.ANSWER, Rule.PINGS), (Ping.REJECT, Rule.OTHER_PORTS)])
+def test_a_ping_has_its_rule(word: Ping, rule: Rule) -> None:
+    """A wrong ping leads to the sentence about answers if there are any, else to that about the address."""
+    oracle = Oracle(world_of(PLAIN_NODE, structs.replace(PLAIN_CONFIG, ping=word), [SERVED, PODS]))
+    assert rule_of(oracle, probe("10.96.0.1", 0, protocol=PING), [DROPPED], "went elsewhere") is rule
+
+
 def test_what_went_wrong_may_say_it_all() -> None:
     """A client that isn't remembered, and a fault that a new node doesn't have, have rules of their own."""
     oracle = Oracle(world(SERVED, PODS))
@@ -234,6 +242,23 @@ def test_a_service_without_ports() -> None:
     """D15: a Service without ports may be none."""
     given = world(structs.replace(SERVED, ports=()))
     assert explains(given, probe("10.96.0.1"), [UNTOUCHED]) == "D15"
+
+
+def test_words_of_the_configuration() -> None:
+    """D19: kube-proxy answers no pings, closes no external addresses, and takes those out of ranges too."""
+    config = structs.replace(
+        PLAIN_CONFIG,
+        ping=Ping.ANSWER,
+        external_addresses=ExternalAddresses.CLOSED,
+        external_ip_cidrs=networks(["203.0.113.7/32"]),
+    )
+    web = structs.replace(SERVED, external_ips=("203.0.113.7", "203.0.113.9"))
+    given = world_of(PLAIN_NODE, config, [web, PODS])
+    assert explains(given, probe("10.96.0.1", 0, protocol=PING), [PORT_UNREACHABLE]) == "D19"
+    assert explains(given, probe("203.0.113.7", 0, protocol=PING), [UNTOUCHED]) == "D19"
+    assert explains(given, probe("203.0.113.7", 0, protocol=PING), [DROPPED]) == ""
+    assert explains(given, probe("203.0.113.7", 81), [UNTOUCHED]) == "D19"
+    assert explains(given, probe("203.0.113.9"), [endpoint(HERE, 8080, masqueraded=True)]) == "D19"
 
 
 def test_what_does_not_count_needs_no_explanation() -> None:

@@ -125,6 +125,8 @@ DAMAGES = {
     "loadBalancerSourceRanges": Damage(TABLE, r"\{\{ endings\.not_admitted.*", "accept"),
     "session affinity": Damage(ENDPOINTS, "meta l4proto {{ protocol }} update .*", ""),
     "hairpin": Damage(TABLE, ".* @hairpin goto.*", ""),
+    "pings": Damage(TABLE, ".* goto ping-inside comment.*", ""),
+    "closed external addresses": Damage(TABLE, ".*daddr @{{ set }} fib.*", ""),
     "uniform choice": Damage(DRAW, "{{ draw }}", "{{ draw | replace('mod ' ~ count, 'mod ' ~ (count + 1)) }}"),
 }
 """Damages by the feature that must show them."""

@@ -123,7 +123,7 @@ def pinging(host: RealHost, address: str) -> Iterator[Callable[[], Pings]]:
 
     def answered() -> bool:
         number = next(numbers)
-        end.sendto(echo_request(is_ipv6=False, number=number), (address, 0))
+        end.sendto(echo_request(number), (address, 0))
         try:
             while struct.unpack_from("!BBHHH", end.recv(128), IP_HEADER)[::4] != (ECHO_REPLY, number):
                 pass

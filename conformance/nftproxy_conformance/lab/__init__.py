@@ -8,8 +8,10 @@ from nftproxy.trace.node import obstacle
 from nftproxy_conformance.lab.lab import Lab
 from nftproxy_conformance.lab.namespace import LabError, Namespace
 from nftproxy_conformance.lab.outcome import (
+    ANSWERED,
     DROPPED,
     NODE,
+    PING,
     PORT_UNREACHABLE,
     TCP_RESET,
     UNTOUCHED,
@@ -25,8 +27,10 @@ from nftproxy_conformance.lab.pods import RealHost, RealNetwork, RealNode
 from nftproxy_conformance.lab.topology import Origin
 
 __all__ = [
+    "ANSWERED",
     "DROPPED",
     "NODE",
+    "PING",
     "PORT_UNREACHABLE",
     "TCP_RESET",
     "UNTOUCHED",

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from nftproxy.trace.frames import TRANSPORTS, packet, unpacked
-from nftproxy_conformance.lab.frames import Packet, What
-from nftproxy_conformance.lab.outcome import Address, Kind, Outcome, Probe
+from nftproxy.trace.frames import packet, unpacked
+from nftproxy_conformance.lab.frames import Packet, What, transport_of
+from nftproxy_conformance.lab.outcome import PING, Address, Kind, Outcome, Probe
 from nftproxy_conformance.lab.topology import OWN
 from nftproxy_conformance.lab.wire import Sending, Sighting
 
@@ -32,7 +32,7 @@ class Flight(NamedTuple):
 
     def opening(self) -> Sending:
         """The opening packet, and where to send it."""
-        transport = TRANSPORTS[self.probe.protocol]
+        transport = transport_of(self.probe.protocol, self.destination)
         segment = transport.opening(self.sport, self.probe.port, self.token)
         data = packet(self.source, self.destination, transport, segment)
         return Sending(self.interface, data, self.destination)
@@ -41,7 +41,11 @@ class Flight(NamedTuple):
         """The outcome that follows from a packet with the connection's token, or None."""
         if sighting.packet.what is What.OPENING:
             return self._arrived(sighting)
-        if sighting.interface == self.interface and self._is_refusal(sighting.packet):
+        if sighting.interface != self.interface:
+            return None
+        if self._is_answer(sighting.packet):
+            return Outcome(Kind.ANSWERED, probe=self.probe, token=self.token)
+        if self._is_refusal(sighting.packet):
             return Outcome(Kind.REJECTED, how=sighting.packet.how, probe=self.probe, token=self.token)
         return None
 
@@ -62,13 +66,24 @@ class Flight(NamedTuple):
             token=self.token,
         )
 
+    def _is_answer(self, seen: Packet) -> bool:
+        """True if the client would take the packet for the answer to its ping: addresses and identifier must match."""
+        return self.probe.protocol == PING and seen.what is What.ANSWER and self._ends(seen) == self._back
+
     def _is_refusal(self, seen: Packet) -> bool:
         """True if the client would take the packet for a rejection: its addresses must match the connection."""
-        here, there = (self.source, self.sport), (self.destination, self.probe.port)
-        ends = (seen.source, seen.sport), (seen.destination, seen.dport)
         if seen.what is What.RESET:
-            return ends == (there, here)
-        return seen.what in (What.UNREACHABLE, What.UNSENT) and ends == (here, there)
+            return self._ends(seen) == self._back
+        return seen.what in (What.UNREACHABLE, What.UNSENT) and self._ends(seen) == self._back[::-1]
+
+    @staticmethod
+    def _ends(seen: Packet) -> tuple[tuple[bytes, int], tuple[bytes, int]]:
+        return (seen.source, seen.sport), (seen.destination, seen.dport)
+
+    @property
+    def _back(self) -> tuple[tuple[bytes, int], tuple[bytes, int]]:
+        """Source and destination of the packets to the client."""
+        return (self.destination, self.probe.port), (self.source, self.sport)
 
     def lost(self) -> Outcome:
         """The outcome if no packet was seen."""

@@ -1,12 +1,13 @@
 """IP packets as the lab writes and reads them: opening packets, answers, and rejections.
 
 Every connection has a *token*, a number below 2**32 that any translation leaves alone, so that a packet seen anywhere
-can be recognised as its own: TCP's sequence number, a datagram's payload, SCTP's initiate tag.  A rejection carries it
-too: a reset acknowledges it, an ICMP error quotes it.
+can be recognised as its own: TCP's sequence number, the payload of a datagram or ping, SCTP's initiate tag.  A
+rejection carries it too: a reset acknowledges it, an ICMP error quotes it.
 """
 
 from __future__ import annotations
 
+import functools
 import struct
 from collections.abc import Callable, Mapping
 from enum import Enum
@@ -22,8 +23,10 @@ from nftproxy.trace.frames import (
     SYN,
     TCP,
     TCP_HEADER,
+    TRANSPORTS,
     UDP,
     UDP_DATAGRAM,
+    Transport,
     bare_packet,
     crc32c,
     icmp_rejection,
@@ -31,8 +34,10 @@ from nftproxy.trace.frames import (
     ip_header,
     pseudo_header,
 )
+from nftproxy_conformance.lab.outcome import PING
 
 ECHO_REQUEST, ECHO_REQUEST6 = 8, 128  # ICMP types
+ECHO_REPLY, ECHO_REPLY6 = 0, 129
 ACK, PSH, RST = 0x10, 0x08, 0x04
 ANSWER_DATA, LATER_DATA, INIT_ACK = b"answ", b"data", 2
 
@@ -51,7 +56,8 @@ class What(Enum):
 class Packet(NamedTuple):
     """A packet of a connection.  For an ICMP error, this is the packet that it quotes.
 
-    Addresses are 4 or 16 bytes in network order.  `how` names a rejection as nft does and is "" otherwise.
+    Addresses are 4 or 16 bytes in network order.  The client's port of a ping is its identifier, the other port is 0.
+    `how` names a rejection as nft does and is "" otherwise.
     """
 
     what: What
@@ -63,13 +69,29 @@ class Packet(NamedTuple):
     how: str = ""
 
 
-def echo_request(*, is_ipv6: bool, number: int = 1, identifier: int = 1) -> bytes:
-    """An ICMP echo request without the IP header.  IPv6 sockets fill in the checksum (RFC 3542, 3.1).
+def echo_request(number: int) -> bytes:
+    """An ICMP echo request of IPv4 with a sequence number, without the IP header.
 
-    To connection tracking, requests with the same identifier are one flow.
+    To connection tracking, all requests with the same identifier, such as these, are one flow.
     """
-    message = struct.pack("!BBHHH", ECHO_REQUEST6 if is_ipv6 else ECHO_REQUEST, 0, 0, identifier, number)
+    message = struct.pack("!BBHHH", ECHO_REQUEST, 0, 0, 1, number)
     return message[:2] + internet_checksum(message).to_bytes(2, "big") + message[4:]
+
+
+_ECHO = struct.Struct("!BBHHH4sI")
+"""A ping of the lab: type, code, checksum, identifier, sequence number and data."""
+
+
+def _ping(number: int, kind: int) -> Transport:
+    return Transport(number, 2, lambda sport, _dport, token: _ECHO.pack(kind, 0, 0, sport, 1, OPENING_DATA, token))
+
+
+_PINGS = {4: _ping(ICMP, ECHO_REQUEST), 16: _ping(ICMPV6, ECHO_REQUEST6)}
+
+
+def transport_of(protocol: str, address: bytes) -> Transport:
+    """The transport of a connection to an address, or of a ping."""
+    return _PINGS[len(address)] if protocol == PING else TRANSPORTS[protocol]
 
 
 def _sums_to_zero(data: bytes) -> bool:
@@ -122,7 +144,7 @@ def unreachable(source: bytes, destination: bytes, quoted: bytes) -> bytes:
 
 
 def is_intact(data: bytes) -> bool:
-    """Whether all checksums of an IP packet of TCP, UDP or SCTP are right."""
+    """Whether all checksums of an IP packet are right."""
     head, number, source, destination = ip_header(data)
     segment = data[head:]
     if head != 40 and not _sums_to_zero(data[:head]):
@@ -130,7 +152,8 @@ def is_intact(data: bytes) -> bool:
     if number == SCTP:
         blank = segment[:8] + bytes(4) + segment[12:]
         return segment[8:12] == crc32c(blank).to_bytes(4, "little")
-    return _sums_to_zero(pseudo_header(source, destination, number, segment) + segment)
+    pseudo = b"" if number == ICMP else pseudo_header(source, destination, number, segment)
+    return _sums_to_zero(pseudo + segment)
 
 
 def parse(data: bytes) -> Packet | None:
@@ -177,6 +200,26 @@ def _read_sctp(source: bytes, destination: bytes, segment: bytes) -> Packet | No
     return Packet(What.OPENING if chunk == INIT else What.ANSWER, token, source, sport, destination, dport)
 
 
+def _read_icmp(number: int, source: bytes, destination: bytes, segment: bytes) -> Packet | None:
+    what = _ECHOES.get((number, segment[0]))
+    if what is None:
+        return _read_error(number, destination, segment)
+    *_, identifier, _sequence, mark, token = _ECHO.unpack_from(segment)
+    if mark != OPENING_DATA:
+        return None
+    sport, dport = (identifier, 0) if what is What.OPENING else (0, identifier)
+    return Packet(what, token, source, sport, destination, dport)
+
+
+_ECHOES = {
+    (ICMP, ECHO_REQUEST): What.OPENING,
+    (ICMP, ECHO_REPLY): What.ANSWER,
+    (ICMPV6, ECHO_REQUEST6): What.OPENING,
+    (ICMPV6, ECHO_REPLY6): What.ANSWER,
+}
+"""The roles of ICMP messages by protocol and type."""
+
+
 def _read_error(number: int, destination: bytes, segment: bytes) -> Packet | None:
     if not (how := icmp_rejection(number, segment)):
         return None
@@ -188,6 +231,6 @@ _READERS: Mapping[int, Callable[[bytes, bytes, bytes], Packet | None]] = {
     TCP: _read_tcp,
     UDP: _read_udp,
     SCTP: _read_sctp,
-    ICMP: lambda _source, destination, segment: _read_error(ICMP, destination, segment),
-    ICMPV6: lambda _source, destination, segment: _read_error(ICMPV6, destination, segment),
+    ICMP: functools.partial(_read_icmp, ICMP),
+    ICMPV6: functools.partial(_read_icmp, ICMPV6),
 }

@@ -27,9 +27,9 @@ from nftproxy_conformance.lab.flight import Flight
 from nftproxy_conformance.lab.frames import ANSWERS, What, refusal, unreachable
 from nftproxy_conformance.lab.namespace import LabError, Namespace
 from nftproxy_conformance.lab.node import Node
-from nftproxy_conformance.lab.outcome import FIRST_PORT, LAST_PORT, Address, Outcome, Probe
+from nftproxy_conformance.lab.outcome import FIRST_PORT, LAST_PORT, PING, Address, Outcome, Probe
 from nftproxy_conformance.lab.topology import INTERFACES, OWN, PODS, SITE, UPLINK, Origin, Site
-from nftproxy_conformance.lab.wire import BATCH, Sending, Wire
+from nftproxy_conformance.lab.wire import BATCH, Sending, Sighting, Wire
 
 # Conntrack entries before a flush.  The node has 64,512 ports to masquerade with for each endpoint, and the kernel
 # drops a connection if 128 tries find no free port.  That happens long before the last port is taken.
@@ -155,8 +155,10 @@ class Lab:
 
     def _flight(self, probe: Probe, chosen: dict[str, str]) -> Flight:
         protocol, destination = probe.protocol.lower(), packed(probe.address)
-        if protocol not in TRANSPORTS:
+        if protocol not in {*TRANSPORTS, PING}:
             raise ValueError(f"no protocol of the lab: {probe.protocol!r}")
+        if protocol == PING and probe.port:
+            raise ValueError(f"a ping has no port: {probe.port}")
         source = packed(probe.source or self._default_source(probe, chosen))
         sport = self._next_port(unpacked(source), protocol) if probe.sport is None else probe.sport
         complete = Probe(probe.origin, unpacked(destination), probe.port, protocol, unpacked(source), sport)
@@ -186,11 +188,9 @@ class Lab:
         flights = {flight.token: flight for flight in batch}
         outcomes: dict[int, Outcome] = {}
         sightings, is_complete = self._wire.exchange([flight.opening() for flight in batch])
-        for sighting in sightings:
+        for sighting in sorted(sightings, key=_weight):
             token = sighting.packet.token
-            outcome = flights[token].judge(sighting) if token in flights else None
-            # an arrival counts even if a closed port rejected it
-            if outcome and (token not in outcomes or sighting.packet.what is What.OPENING):
+            if token in flights and (outcome := flights[token].judge(sighting)):
                 outcomes[token] = outcome
         if len(outcomes) < len(batch) and not is_complete:
             raise LabError("the machine was too busy and lost frames: whether the rules dropped any is unknown")
@@ -241,6 +241,14 @@ class Lab:
             if not is_complete and heard.keys() < batch.keys():
                 raise LabError("the machine was too busy and lost frames: whether an answer got lost is unknown")
         return [heard.get(each.token) for each in outcomes]
+
+
+_WEIGHTS = {What.OPENING: 1, What.ANSWER: 2}
+"""The weights of sightings: an arrival counts even if a closed port rejected it, and a ping's answer counts most."""
+
+
+def _weight(sighting: Sighting) -> int:
+    return _WEIGHTS.get(sighting.packet.what, 0)
 
 
 def _answer_to(outcome: Outcome, what: What) -> Sending:

@@ -11,6 +11,8 @@ from typing import NamedTuple
 from nftproxy.model.addresses import host_port
 from nftproxy_conformance.lab.topology import Origin
 
+PING = "icmp"
+"""The protocol of pings, of either family."""
 FIRST_PORT, LAST_PORT = 20000, 65535  # range of automatic source ports; tests may use lower ports
 
 
@@ -31,11 +33,11 @@ class Probe:
     Args:
         origin: where it comes from.
         address: its destination, of either family.
-        port: its destination port.
-        protocol: "tcp", "udp" or "sctp", in any case.
+        port: its destination port, 0 for a ping.
+        protocol: "tcp", "udp", "sctp", or "icmp" for a ping, in any case.
         source: its source address, by default the origin's.  For the node the kernel chooses.
-        sport: its source port, by default a free port from 20000 up.  A test that needs the same flow twice takes a
-            lower port.
+        sport: its source port, or a ping's identifier, by default a free number from 20000 up.  A test that needs the
+            same flow twice takes a lower number.
     """
 
     origin: Origin
@@ -51,6 +53,7 @@ class Kind(Enum):
 
     ENDPOINT = "endpoint"  # translated, and sent there
     UNTOUCHED = "untouched"  # left the node with its destination unchanged
+    ANSWERED = "answered"  # a ping, by the node itself, from the address that it was for
     NODE = "node"  # delivered to the node, with its destination unchanged
     REJECTED = "rejected"  # so that the client knows
     DROPPED = "dropped"  # nothing came out and nothing came back
@@ -100,6 +103,7 @@ class Outcome:
 
 
 UNTOUCHED = Outcome(Kind.UNTOUCHED)
+ANSWERED = Outcome(Kind.ANSWERED)
 NODE = Outcome(Kind.NODE)
 DROPPED = Outcome(Kind.DROPPED)
 TCP_RESET = Outcome(Kind.REJECTED, how="tcp-reset")

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from nftproxy_conformance.lab import Kind, Outcome, Probe
+from nftproxy_conformance.lab import PING, Kind, Outcome, Probe
 from nftproxy_conformance.specification.oracle import Oracle
 from nftproxy_conformance.specification.rules import rule_of
 from nftproxy_conformance.trials.trial import Difference
 
 PHRASES = {
     Kind.ENDPOINT: "reaches {0.endpoint}",
+    Kind.ANSWERED: "is answered",
     Kind.NODE: "is delivered to the node",
     Kind.UNTOUCHED: "leaves the node as it came",
     Kind.REJECTED: "is rejected ({0.how})",
@@ -21,7 +22,8 @@ PHRASES = {
 
 def connection(probe: Probe) -> str:
     """A connection in words."""
-    return f"{probe.protocol} from {probe.source} ({probe.origin.value}) to {probe.address} port {probe.port}"
+    ends = f"from {probe.source} ({probe.origin.value}) to {probe.address}"
+    return f"ping {ends}" if probe.protocol == PING else f"{probe.protocol} {ends} port {probe.port}"
 
 
 def describe(outcome: Outcome) -> str:

@@ -17,7 +17,7 @@ from msgspec import structs
 from nftproxy.model.addresses import Address, Family, family_of, parse_network
 from nftproxy.model.annotations import PLAIN, PLAIN_SLICE
 from nftproxy.model.objects import EndpointSlice, Service
-from nftproxy.model.settings import ExternalAddresses, NodePortAddresses
+from nftproxy.model.settings import Config, NodePortAddresses
 from nftproxy_conformance.lab.outcome import Kind, Outcome, Probe
 from nftproxy_conformance.specification.oracle import Oracle
 from nftproxy_conformance.specification.world import View, World, virtual_ips
@@ -25,7 +25,18 @@ from nftproxy_conformance.specification.world import View, World, virtual_ips
 REJECTED = "D4"
 """We reject TCP by a reset, kube-proxy by an ICMP error.  Any way of rejection is accepted."""
 ANNOTATIONS = "D19"
-"""Only we have annotations."""
+"""Only we have annotations, and words of the configuration."""
+OWN_SETTINGS = (
+    "algorithm",
+    "external_addresses",
+    "external_ip_cidrs",
+    "failover",
+    "ping",
+    "protected_ports",
+    "service_counts",
+)
+"""The settings of nftproxy alone that made-up worlds vary."""
+_DEFAULTS = Config()
 EVERYTHING = {Family.IPV4: parse_network("0.0.0.0/0"), Family.IPV6: parse_network("::/0")}
 SHOWN = frozenset({"D3", REJECTED, "D8", "D9", "D10", "D11", "D15", ANNOTATIONS})
 """The deviations that single connections of a lab can show."""
@@ -70,10 +81,8 @@ def _about(world: World, probe: Probe) -> World:
 
 def _wants(service: Service, address: Address, port: int) -> bool:
     """Whether a connection to an address and port may be for a Service."""
-    return address in virtual_ips(service) or port in {
-        service.health_check_node_port,
-        *(each.node_port for each in service.ports),
-    }
+    node_ports = {service.health_check_node_port, *(each.node_port for each in service.ports)} - {0}
+    return address in virtual_ips(service) or port in node_ports
 
 
 def _alternatives(world: World, probe: Probe, earlier: Sequence[World]) -> Iterator[tuple[str, World]]:
@@ -149,9 +158,9 @@ def _without_portless(world: World, probe: Probe) -> Iterator[World]:
 
 def _without_own_words(world: World) -> Iterator[World]:
     """No annotation has any effect, nor the words of the configuration that kube-proxy lacks."""
-    opened = structs.replace(world.config, external_addresses=ExternalAddresses.OPEN)
+    config = structs.replace(world.config, **{name: getattr(_DEFAULTS, name) for name in OWN_SETTINGS})
     services = tuple(structs.replace(each, options=PLAIN) for each in world.services)
     slices = tuple(structs.replace(each, options=PLAIN_SLICE) for each in world.slices)
-    other = world._replace(config=opened, services=services, slices=slices)
+    other = world._replace(config=config, services=services, slices=slices)
     if other != world:
         yield other

@@ -18,8 +18,10 @@ from nftproxy.model.annotations import Algorithm, Failover, GuardedFronts
 from nftproxy.model.objects import EndpointSlice, ObjectKey, Service, ServicePort, TrafficPolicy
 from nftproxy.model.settings import DetectLocalMode, ExternalAddresses, Ping
 from nftproxy_conformance.lab.outcome import (
+    ANSWERED,
     DROPPED,
     NODE,
+    PING,
     PORT_UNREACHABLE,
     TCP_RESET,
     UNTOUCHED,
@@ -47,7 +49,9 @@ class Oracle:
         self._lists: dict[tuple[ObjectKey, ServicePort, Family], Lists] = {}
 
     def expected(self, probe: Probe) -> frozenset[Outcome]:
-        """All possible outcomes of a new connection, which must have a source."""
+        """All possible outcomes of a new connection or a ping, which must have a source."""
+        if probe.protocol == PING:
+            return frozenset({self._pinged(probe)})
         place = place_of(probe)
         front = self.front_of(place)
         if front is None or front.port is None:
@@ -144,16 +148,32 @@ class Oracle:
             return REJECTED[place.protocol]
         if self.closes(place.address):
             return REJECTED[place.protocol]
-        if any(contains(cidr, place.address) for each in self.world.service_cidrs for cidr in each.cidrs):
+        if self._is_allocatable(place.address):
             return DROPPED
         is_own = place.address in self.world.interfaces or is_loopback(place.address)
         return NODE if is_own else UNTOUCHED
 
+    def _pinged(self, probe: Probe) -> Outcome:
+        """The outcome of a ping.  The node answers for its own addresses, whatever Services claim them."""
+        address = Address(probe.address)
+        if address in self.world.interfaces or self.answers_ping(probe.origin, address, source_of(probe)):
+            return ANSWERED
+        if any(address in service.cluster_ips for service in self.world.services):
+            return PORT_UNREACHABLE
+        if self.closes(address) or (self.world.config.ping is Ping.ANSWER and self._can_be_closed(address)):
+            return PORT_UNREACHABLE
+        return DROPPED if self._is_allocatable(address) else UNTOUCHED
+
+    def _is_allocatable(self, address: Address) -> bool:
+        return any(contains(cidr, address) for each in self.world.service_cidrs for cidr in each.cidrs)
+
     def closes(self, address: Address) -> bool:
-        """True if ports without a Service are closed at an external address, which nothing but Services may have."""
-        if self.world.config.external_addresses is ExternalAddresses.OPEN or address in self.world.interfaces:
-            return False
-        if not self._is_services_alone(address):
+        """True if ports without a Service are closed at an external address."""
+        return self.world.config.external_addresses is ExternalAddresses.CLOSED and self._can_be_closed(address)
+
+    def _can_be_closed(self, address: Address) -> bool:
+        """True for an external address that nothing but Services may have."""
+        if address in self.world.interfaces or not self._is_services_alone(address):
             return False
         return any(each.address == address and front.is_external for each, front in self.fronts.items())
 

@@ -10,11 +10,12 @@ from enum import Enum
 
 from nftproxy.model.addresses import Address, Protocol, contains, family_of
 from nftproxy.model.objects import Endpoint, TrafficPolicy
-from nftproxy_conformance.lab.outcome import Kind, Outcome, Probe
+from nftproxy.model.settings import Ping
+from nftproxy_conformance.lab.outcome import PING, Kind, Outcome, Probe
 from nftproxy_conformance.lab.topology import Origin
 from nftproxy_conformance.specification.fronts import Front
 from nftproxy_conformance.specification.oracle import Oracle
-from nftproxy_conformance.specification.world import Place, place_of, virtual_ips
+from nftproxy_conformance.specification.world import place_of, virtual_ips
 
 
 class Rule(Enum):
@@ -29,6 +30,10 @@ class Rule(Enum):
     )
     UNTOUCHED = "Virtual addresses", "Other ports of external addresses are not touched"
     CLOSED = "Virtual addresses", "they are rejected at addresses in `nftproxy.externalIPCIDRs`"
+    PINGS = (
+        "Virtual addresses",
+        "answers a client's pings if a Service has a usable endpoint for the client there",
+    )
     USABLE = "Endpoints", "An endpoint is *usable* if it is ready, or serving and terminating."
     TOPOLOGY = "Choosing", "Topology is judged over the ready endpoints only"
     DRAW = "Choosing", "Each new connection draws from its list at random, all with the same chance."
@@ -78,16 +83,18 @@ def rule_of(oracle: Oracle, probe: Probe, seen: Iterable[Outcome], what: str) ->
         seen: its wrong outcomes.
         what: the `what` of the `Difference`.
     """
-    place = place_of(probe)
-    front, expected = oracle.front_of(place), oracle.expected(probe)
     if what.endswith(CHANGES_ONLY):
         return Rule.CHANGES
+    if probe.protocol == PING:
+        return Rule.PINGS if oracle.world.config.ping is Ping.ANSWER else _unserved(oracle, Address(probe.address))
+    place = place_of(probe)
+    front, expected = oracle.front_of(place), oracle.expected(probe)
     if what == NOT_REMEMBERED:
         return Rule.AFFINITY
     if what == WRONGLY_REFUSED:
         return Rule.REFUSED
     if front is None or front.port is None:
-        return _unserved(oracle, place)
+        return _unserved(oracle, place.address)
     if {outcome.kind for outcome in expected} == {Kind.ENDPOINT}:
         return _served(oracle, front, probe, expected, frozenset(seen))
     return _turned_away(oracle, front, probe)
@@ -101,15 +108,15 @@ CHANGES_ONLY = "; on a new node it does not"
 """The end of `what` if a proxy that starts with the same cluster is right."""
 
 
-def _unserved(oracle: Oracle, place: Place) -> Rule:
-    """The rule for a place without a Service port."""
-    if any(place.address in service.cluster_ips for service in oracle.world.services):
+def _unserved(oracle: Oracle, address: Address) -> Rule:
+    """The rule for an address, at a port without a Service."""
+    if any(address in service.cluster_ips for service in oracle.world.services):
         return Rule.OTHER_PORTS
-    if oracle.closes(place.address):
+    if oracle.closes(address):
         return Rule.CLOSED
-    if any(contains(cidr, place.address) for each in oracle.world.service_cidrs for cidr in each.cidrs):
+    if any(contains(cidr, address) for each in oracle.world.service_cidrs for cidr in each.cidrs):
         return Rule.UNALLOCATED
-    return Rule.NODE_PORTS if place.address in oracle.world.interfaces else Rule.UNTOUCHED
+    return Rule.NODE_PORTS if address in oracle.world.interfaces else Rule.UNTOUCHED
 
 
 def _turned_away(oracle: Oracle, front: Front, probe: Probe) -> Rule:

@@ -24,9 +24,7 @@ from nftproxy.model.objects import (
     TrafficDistribution,
     TrafficPolicy,
 )
-from nftproxy.model.settings import (
-    Config,
-)
+from nftproxy.model.settings import Config, ExternalAddresses, Ping
 from nftproxy_conformance.lab.topology import NODE_NAME
 from nftproxy_conformance.specification.world import World
 from nftproxy_conformance.strategies.notation import addresses, networks
@@ -164,6 +162,25 @@ screened_worlds = focused(
         source_ranges_for=st.frozensets(st.sampled_from(GuardedFronts), min_size=1),
         denied_source_ranges=some(SOURCES, most=1),
     ),
+    **_everywhere,
+)
+_closing = st.builds(
+    structs.replace,
+    st.just(PLAIN_CONFIG),
+    external_addresses=st.sampled_from([ExternalAddresses.CLOSED, ExternalAddresses.CLOSED, ExternalAddresses.OPEN]),
+    external_ip_cidrs=st.sampled_from(
+        [networks(["203.0.113.0/24", "2001:db8::/64"]), networks(["203.0.113.7/32", "2001:db8::7/128"])]
+    ),
+)
+"""Configurations that may close external addresses, all of them or those of the load balancer alone."""
+closed_worlds = focused(_ready, config=_closing, proxied_ips=some(EXTERNAL_IPS, most=1), **_everywhere)
+pinged_worlds = focused(
+    _any_state,
+    config=st.builds(structs.replace, _closing, ping=st.sampled_from([Ping.ANSWER, Ping.ANSWER, Ping.REJECT])),
+    internal_policy=policies,
+    external_policy=policies,
+    source_ranges=some(SOURCES, most=2),
+    options=st.builds(ServiceOptions, denied_source_ranges=some(SOURCES, most=1)),
     **_everywhere,
 )
 refusing_worlds = focused(

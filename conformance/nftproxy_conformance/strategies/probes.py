@@ -9,7 +9,7 @@ import itertools
 from collections.abc import Iterable, Iterator
 
 from nftproxy.model.addresses import Address, Family, Protocol, family_of
-from nftproxy_conformance.lab import Origin, Probe
+from nftproxy_conformance.lab import PING, Origin, Probe
 from nftproxy_conformance.lab.topology import NODE_IP, NODE_IP6, NODE_POD_IP, NODE_POD_IP6
 from nftproxy_conformance.specification.world import Place, World, virtual_ips
 from nftproxy_conformance.strategies.notation import addresses
@@ -41,6 +41,16 @@ def probes(world: World) -> Iterator[Probe]:
     for target, origin in itertools.product(dict.fromkeys(targets(world)), Origin):
         for source in SOURCES[origin, family_of(target.address)]:
             yield Probe(origin, target.address, target.port, target.protocol.value, source)
+
+
+def pings(world: World) -> Iterator[Probe]:
+    """A ping to every address of Services, of the node, and of nobody, from all origins."""
+    virtual = (address for service in world.services for address in virtual_ips(service))
+    for address, origin in itertools.product(
+        dict.fromkeys([*virtual, *sorted(world.interfaces), *itertools.chain(*UNUSED.values())]), Origin
+    ):
+        for source in SOURCES[origin, family_of(address)]:
+            yield Probe(origin, address, 0, PING, source)
 
 
 def targets(world: World) -> Iterator[Place]:

@@ -130,7 +130,10 @@ def _service(service: Service) -> Manifest:
         trafficDistribution=None if prefers is TrafficDistribution.NONE else prefers.value,
         sessionAffinityConfig={"clientIP": {"timeoutSeconds": service.affinity_timeout}} if remembers else None,
     )
-    ingress = [{"ip": str(address)} for address in service.load_balancer_ips]
+    ingress = [
+        *({"ip": str(address)} for address in service.load_balancer_ips),
+        *({"ip": str(address), "ipMode": "Proxy"} for address in service.proxied_ips),
+    ]
     return {
         "apiVersion": "v1",
         "kind": "Service",

@@ -13,7 +13,7 @@ import shlex
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -27,6 +27,7 @@ from nftproxy.model.settings import Config, DetectLocalMode, NodePortAddresses
 from nftproxy.sources.documents import to_yaml
 from nftproxy_conformance.lab import Address, Lab, Probe
 from nftproxy_conformance.lab.topology import SITE, Site
+from nftproxy_conformance.specification.deviations import OWN_SETTINGS
 from nftproxy_conformance.specification.world import World
 from nftproxy_conformance.strategies.focused import PLAIN_NODE
 from nftproxy_conformance.strategies.probes import MORE_IPS
@@ -43,16 +44,6 @@ TAIL = 30
 """Lines of a proxy's output that an error shows."""
 PLACEHOLDER = "{config}"
 _DEFAULTS = Config()
-_OWN_SETTINGS = (
-    "algorithm",
-    "external_addresses",
-    "external_ip_cidrs",
-    "failover",
-    "ping",
-    "protected_ports",
-    "service_counts",
-)
-"""The settings of nftproxy alone that made-up worlds vary."""
 
 
 class ProxyFailed(NftproxyError):
@@ -255,15 +246,15 @@ class Proxy:
         return ProxyFailed("\n".join([f"{what}; the last that it printed:", *(f"  {line}" for line in lines)]))
 
 
-def suited(world: World) -> World:
-    """A made-up world that any proxy can know: with interfaces, and without nftproxy's own configuration.
+def suited(world: World, kept: Collection[str] = ()) -> World:
+    """A made-up world that any proxy can know: with interfaces, and of nftproxy's own configuration the kept settings.
 
     With detectLocalMode NodeCIDR a Node has pod CIDRs, as kube-proxy waits for them at its start.
     """
     config = structs.replace(
         world.config,
         node_port_addresses=_known_to_any(world.config.node_port_addresses),
-        **{name: getattr(_DEFAULTS, name) for name in _OWN_SETTINGS},
+        **{name: getattr(_DEFAULTS, name) for name in OWN_SETTINGS if name not in kept},
     )
     node = world.node
     if config.detect_local_mode is DetectLocalMode.NODE_CIDR and not node.pod_cidrs:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from hypothesis import strategies as st
@@ -21,7 +21,7 @@ from nftproxy_conformance.specification.oracle import Oracle
 from nftproxy_conformance.specification.rules import WRONGLY_REFUSED
 from nftproxy_conformance.specification.world import View, World
 from nftproxy_conformance.strategies import focused
-from nftproxy_conformance.strategies.probes import probes
+from nftproxy_conformance.strategies.probes import pings, probes
 from nftproxy_conformance.strategies.worlds import blind_worlds, changes, crowded_worlds, strangers, world_after
 from nftproxy_conformance.trials.trial import Difference, Trial, but_for_sources, exactly
 
@@ -39,11 +39,15 @@ class Finding(NamedTuple):
 
 
 class Feature(NamedTuple):
-    """A line of the report: `cases` to try, and `judge`, which tries a case and returns the first fault."""
+    """A line of the report: `cases` to try, and `judge`, which tries a case and returns the first fault.
+
+    Another proxy gets the cases too, with those of nftproxy's own `settings` that they are about.
+    """
 
     name: str
     cases: st.SearchStrategy[Any]
     judge: Callable[[Trial, Any], Finding | None]
+    settings: frozenset[str] = frozenset()
 
 
 # The connections of a feature
@@ -89,11 +93,16 @@ def _to_itself(world: World, probe: Probe) -> bool:
 def as_specified(matters: Matters, view: View, trial: Trial, world: World) -> Finding | None:
     """Judge connections by the oracle."""
     trial.load(world)
-    return _first(trial, (world,), matters, view)
+    return _first(trial, (world,), (probe for probe in probes(world) if matters(world, probe)), view)
 
 
-def _first(trial: Trial, worlds: tuple[World, ...], matters: Matters, view: View) -> Finding | None:
-    wanted = [probe for probe in probes(worlds[-1]) if matters(worlds[-1], probe)]
+def pinged(trial: Trial, world: World) -> Finding | None:
+    """Judge by the oracle which pings are answered."""
+    trial.load(world)
+    return _first(trial, (world,), pings(world), exactly)
+
+
+def _first(trial: Trial, worlds: tuple[World, ...], wanted: Iterable[Probe], view: View) -> Finding | None:
     found = trial.differences(worlds[-1], wanted, view)
     if not found:
         return None
@@ -152,7 +161,7 @@ def after_changes(view: View, trial: Trial, case: tuple[World, Sequence[Event]])
     after = world_after(before, happened)
     trial.load(before)
     trial.follow(after, happened)
-    return _first(trial, (before, after), anything, view)
+    return _first(trial, (before, after), probes(after), view)
 
 
 def beside_strangers(view: View, trial: Trial, case: tuple[World, list[Service | EndpointSlice]]) -> Finding | None:
@@ -185,6 +194,8 @@ def _plain(name: str, cases: st.SearchStrategy[World], matters: Matters, view: V
 _changes = functools.partial(after_changes, but_for_sources)
 _strangers = functools.partial(beside_strangers, but_for_sources)
 
+_CLOSING = frozenset({"external_addresses", "external_ip_cidrs"})
+
 FEATURES = (
     _plain("ClusterIP", focused.cluster_ip_worlds, _to_cluster_ips),
     _plain("external IPs", focused.external_ip_worlds, _to_external_ips),
@@ -204,6 +215,8 @@ FEATURES = (
     _plain("masquerading, detectLocalMode", focused.masquerading_worlds, _to_others, exactly),
     _plain("hairpin", focused.hairpin_worlds, _to_itself, exactly),
     _plain("unused ClusterIPs and ports", focused.unallocated_worlds, anything),
+    _plain("closed external addresses", focused.closed_worlds, _to_outside)._replace(settings=_CLOSING),
+    Feature("pings", focused.pinged_worlds, pinged, _CLOSING | {"ping"}),
     _plain("contested addresses and ports", blind_worlds, anything),
     Feature("failover after refusals", focused.refusing_worlds, refused),
     Feature("uniform choice", crowded_worlds, evenly),

@@ -12,8 +12,10 @@ from typing import NamedTuple
 
 import pytest
 from nftproxy_conformance.lab import (
+    ANSWERED,
     DROPPED,
     NODE,
+    PING,
     PORT_UNREACHABLE,
     TCP_RESET,
     UNTOUCHED,
@@ -74,9 +76,9 @@ def each_way(test: Callable[..., None]) -> Callable[..., None]:
 FROM_AFAR = [Origin.POD, Origin.OUTSIDE, Origin.REMOTE_POD]
 
 
-def nat(ip: Addresses, target: str, *, then: str = "") -> str:
-    """Rules that translate port 80 of the VIP to `target`, with `then` in postrouting."""
-    rule = f"{ip.family} daddr {ip.vip} meta l4proto {{ tcp, udp, sctp }} th dport 80 dnat to {target}"
+def nat(ip: Addresses, target: str, *, then: str = "", of: str = "meta l4proto { tcp, udp, sctp } th dport 80") -> str:
+    """Rules that translate packets to the VIP, by default to its port 80, with `then` in postrouting."""
+    rule = f"{ip.family} daddr {ip.vip} {of} dnat to {target}"
     return f"""
         table {ip.family} nat {{
           chain prerouting {{ type nat hook prerouting priority -100
@@ -120,6 +122,28 @@ def test_a_closed_port_of_the_node_is_delivery_not_rejection(
 ) -> None:
     """A connection to a closed port of the node has been delivered to it."""
     assert lab.connect(origin, ip.node, 80, protocol) == NODE
+
+
+@each_family
+@each_origin
+def test_the_node_answers_pings(lab: Lab, ip: Addresses, origin: Origin) -> None:
+    """The node answers pings to its own addresses and to translated addresses, and others leave it as they came."""
+    assert lab.connect(origin, ip.node, 0, PING) == ANSWERED
+    assert lab.connect(origin, ip.vip, 0, PING) == UNTOUCHED
+    lab.load(nat(ip, ip.node, of="meta l4proto { icmp, ipv6-icmp }"))
+    assert lab.connect(origin, ip.vip, 0, PING) == ANSWERED
+    lab.load("flush ruleset" + nat(ip, ip.pod, of="meta l4proto { icmp, ipv6-icmp }"))
+    assert lab.connect(origin, ip.vip, 0, PING) == endpoint(ip.pod, 0)
+
+
+@each_family
+@each_origin
+@pytest.mark.parametrize(("verdict", "outcome"), [("reject", PORT_UNREACHABLE), ("drop", DROPPED)])
+def test_a_verdict_on_pings_is_told(lab: Lab, ip: Addresses, origin: Origin, verdict: str, outcome: Outcome) -> None:
+    """A rejected ping is told from a dropped ping."""
+    kind = "icmpv6" if ip is IP6 else "icmp"
+    lab.load(filtered(ip, "input", verdict, of=f"{kind} type echo-request"))
+    assert lab.connect(origin, ip.node, 0, PING) == outcome
 
 
 @each_family
@@ -388,11 +412,17 @@ def test_refused_rules_are_an_error_with_the_librarys_words(lab: Lab) -> None:
 
 
 @pytest.mark.parametrize(
-    "probe", [Probe(Origin.POD, "10.96.0.10", 80, "icmp"), Probe(Origin.POD, "10.96.0.256", 80)], ids=str
+    "probe",
+    [
+        Probe(Origin.POD, "10.96.0.10", 80, "esp"),
+        Probe(Origin.POD, "10.96.0.10", 80, PING),
+        Probe(Origin.POD, "10.96.0.256", 80),
+    ],
+    ids=str,
 )
 def test_an_impossible_probe_is_an_error(lab: Lab, probe: Probe) -> None:
     """A probe of no known protocol, or to no address, is a mistake in the test."""
-    with pytest.raises(ValueError, match=r"no protocol|not an IP address"):
+    with pytest.raises(ValueError, match=r"no protocol|no port|not an IP address"):
         lab.connect_many([probe])
 
 

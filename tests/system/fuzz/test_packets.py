@@ -58,6 +58,14 @@ def test_connections_go_as_specified(trial: Trial, tally: Tally, world: World) -
     assert features.as_specified(features.anything, exactly, trial, world) is None
 
 
+@given(world=worlds.worlds)
+@tries(20, 1000)
+def test_pings_are_answered_as_specified(trial: Trial, tally: Tally, world: World) -> None:
+    """On any cluster, pings to every address are answered, rejected, or left alone, by source."""
+    tally.count("clusters with pings")
+    assert features.pinged(trial, world) is None
+
+
 @given(world=worlds.silent_worlds())
 @tries(15, 1000)
 def test_silent_endpoints_are_left_out_as_specified(trial: Trial, tally: Tally, world: World) -> None:

@@ -8,8 +8,10 @@ from collections.abc import Iterator
 
 import pytest
 from nftproxy_conformance.lab import (
+    ANSWERED,
     DROPPED,
     NODE,
+    PING,
     PORT_UNREACHABLE,
     TCP_RESET,
     UNTOUCHED,
@@ -20,7 +22,6 @@ from nftproxy_conformance.lab import (
     RealNode,
     obstacle,
 )
-from nftproxy_conformance.lab.frames import echo_request
 from nftproxy_conformance.lab.topology import SERVICE_CIDR, SERVICE_CIDR6
 
 from nftproxy.model.addresses import Family
@@ -279,20 +280,20 @@ def hosts() -> Iterator[dict[Origin, RealHost]]:
         yield {Origin.POD: pod, Origin.NODE: node, Origin.OUTSIDE: outside}
 
 
-def first_refused(host: RealHost, protocol: int, *addresses: str) -> str:
-    """Send a packet to each address, in this order, and return the first address that is refused."""
+def first_refused(host: RealHost, *addresses: str) -> str:
+    """Send a packet of ESP to each address, in this order, and return the first address that is refused."""
     length = len(_packed(addresses[0]))
     family = socket.AF_INET if length == 4 else socket.AF_INET6
     skipped = 20 if length == 4 else 0  # the IP header, which IPv6 sockets don't show
     quoted = 16 if length == 4 else 24  # where the destination is in the header that is quoted
     with (
         host.namespace.socket(family, socket.SOCK_RAW, ICMP[length]) as listener,
-        host.namespace.socket(family, socket.SOCK_RAW, protocol) as sender,
+        host.namespace.socket(family, socket.SOCK_RAW, ESP) as sender,
     ):
         listener.settimeout(PATIENCE)
         for address in addresses:
             with contextlib.suppress(PermissionError):  # the node's own output hook stops it, with or without notice
-                sender.sendto(echo_request(is_ipv6=length == 16), (address, 0))
+                sender.sendto(bytes(8), (address, 0))
         while True:
             message = listener.recv(2048)[skipped:]
             if tuple(message[:2]) == UNREACHABLE[length]:
@@ -305,13 +306,21 @@ def _packed(address: str) -> bytes:
 
 
 @pytest.mark.parametrize("origin", [Origin.POD, Origin.NODE, Origin.OUTSIDE], ids=lambda origin: origin.name)
-@pytest.mark.parametrize("is_icmp", [True, False], ids=["ICMP echo", "another protocol"])
-def test_any_protocol_is_refused_by_a_cluster_ip(
-    hosts: dict[Origin, RealHost], ip: Ip, origin: Origin, is_icmp: bool
-) -> None:
-    """A ping, or a protocol without ports, is refused by a ClusterIP, and not by an unallocated address."""
-    protocol = ICMP[16 if ip.is_ipv6 else 4] if is_icmp else ESP
-    assert first_refused(hosts[origin], protocol, ip.unallocated, ip.vip) == ip.vip
+def test_any_protocol_is_refused_by_a_cluster_ip(hosts: dict[Origin, RealHost], ip: Ip, origin: Origin) -> None:
+    """A protocol without ports is refused by a ClusterIP, and not by an unallocated address."""
+    assert first_refused(hosts[origin], ip.unallocated, ip.vip) == ip.vip
+
+
+def test_pings_without_the_word_for_answers(lab: Lab, ip: Ip) -> None:
+    """A ClusterIP rejects pings, with endpoints too.  External addresses pass them on, and the node answers its own."""
+    cluster = Cluster(lab, exposed_service(ip), pods(ip, "here"), service_cidr())
+    for address, outcome in {
+        ip.vip: PORT_UNREACHABLE,
+        ip.unallocated: DROPPED,
+        ip.balanced: UNTOUCHED,
+        ip.node: ANSWERED,
+    }.items():
+        assert cluster.by_origin(address, 0, PING, times=2) == everywhere(outcome)
 
 
 @pytest.mark.parametrize("protocol", ["tcp", "udp"])
