@@ -16,8 +16,7 @@ from hypothesis import HealthCheck, settings
 from nftproxy_conformance.lab import Lab, RealNetwork, obstacle
 
 from tests.support.cluster import IP, IP6, Ip
-from tests.support.factories import renderer
-from tests.support.flowtables import IS_WANTED
+from tests.support.flowtables import on_fast_path, trying_lab
 
 CLONE_NEWUSER, CLONE_NEWNET = 0x10000000, 0x40000000
 CHECKOUT = Path(__file__).resolve().parents[1]
@@ -28,10 +27,6 @@ Run = Callable[[str], str]
 # In CI too, and while code is damaged on purpose, no example is too slow on a busy machine.
 settings.register_profile("patient", settings(), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("patient")
-
-
-on_fast_path: list[int] = []
-"""Connections that labs have tried on the fast path."""
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
@@ -69,10 +64,8 @@ def shared_lab() -> Iterator[Lab]:
     """A lab for all tests of a module.  Skips them where there can be none."""
     if why := obstacle():
         pytest.skip(why)
-    with Lab(fast_path=renderer() if IS_WANTED else None) as made:
+    with trying_lab() as made:
         yield made
-        if made.fast_path:
-            on_fast_path.append(made.fast_path.connections)
 
 
 @pytest.fixture

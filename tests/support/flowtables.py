@@ -4,14 +4,22 @@ from __future__ import annotations
 
 import functools
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 
+from nftproxy_conformance.lab import Lab
 from nftproxy_conformance.lab.namespace import LabError
 from nftproxy_conformance.lab.node import Node
 
 from nftproxy.model.addresses import FAST_PATH_TABLE
+from tests.support.factories import renderer
 
 IS_WANTED = os.environ.get("NFTPROXY_FAST_PATH") == "1"
 """With this variable agents keep a fast path, and labs try it."""
+FOR_AGENTS = ["--fast-path-interfaces=*"] * IS_WANTED
+"""Options of agents."""
+on_fast_path: list[int] = []
+"""Connections that labs have tried on the fast path."""
 PROBE = """
 table inet probe {
   flowtable f {
@@ -23,6 +31,15 @@ table inet probe {
   }
 }
 """
+
+
+@contextmanager
+def trying_lab() -> Iterator[Lab]:
+    """A lab, which also tries connections on the fast path if that is wanted."""
+    with Lab(fast_path=renderer() if IS_WANTED else None) as made:
+        yield made
+        if made.fast_path:
+            on_fast_path.append(made.fast_path.connections)
 
 
 @functools.cache

@@ -29,25 +29,28 @@ FAST = "NFTPROXY_FAST_PATH=1 "
 """With it a lab establishes its connections and tries them on the fast path, too, and agents have one."""
 ON_FAST_PATH = ("gone", "hairpin", "masquerading", "node_ports", "policies", "refused", "virtual_addresses")
 """Subjects of tests/system/packets."""
+AGENTS = (
+    *(f"e2e/test_{each}.py" for each in ("affinity", "conntrack", "counts", "silence")),
+    *(f"faults/test_{each}.py" for each in ("configuration", "health", "life", "repair", "top")),
+)
+"""Files of tests/system that try agents."""
 
 
 SUBJECTS = {
     "rules": _tests("tests/kernel/test_capabilities.py tests/kernel/test_ruleset_check.py"),
     "packets, in short": _tests("tests/system/packets/test_policies.py"),
-    "packets": _tests("tests/system/packets"),
+    "packets": _tests("-n 2 tests/system/packets"),
     "examples": _tests("tests/test_examples.py"),
     "affinity": _tests("tests/system/e2e/test_affinity.py"),
     "restart": _tests("tests/system/faults/test_start.py tests/system/faults/test_first_load.py"),
     "silent endpoints": _tests("tests/system/e2e/test_silence.py"),
     "conformance": Subject("python -m nftproxy conformance --examples 2", r"(\d.* connections.*)"),
     "fast path": _tests("tests/system/e2e/test_fast_path.py"),
-    "packets on the fast path": _tests("tests/system/packets", before=FAST),
+    "packets on the fast path": _tests("-n 2 tests/system/packets", before=FAST),
     "packets on the fast path, in short": _tests(
         *(f"tests/system/packets/test_{each}.py" for each in ON_FAST_PATH), before=FAST
     ),
-    "agents with the fast path": _tests(
-        *(f"tests/system/e2e/test_{each}.py" for each in ("affinity", "conntrack", "counts", "silence")), before=FAST
-    ),
+    "agents with the fast path": _tests(*(f"tests/system/{each}" for each in AGENTS), before=FAST),
     "conformance on the fast path": Subject(
         "python -m nftproxy conformance --examples 2 --fast-path", r"(\d.* connections.*)"
     ),

@@ -42,6 +42,8 @@ class Machine:
         cpus: how many processors.
         systemd: whether the first process is systemd.
         neighbours: whether there are the programs of tools/neighbours.
+        instructions: whether a nanosecond is an instruction of the machine, so that other load of the host changes no
+            figure.  It has a single processor then.
     """
 
     suite: str
@@ -51,6 +53,7 @@ class Machine:
     cpus: int = 2
     systemd: bool = False
     neighbours: bool = False
+    instructions: bool = False
 
     def run(self, command: Iterable[str], seconds: float) -> int:
         """Boot, run the command as root in /src, which is this checkout, and power off.
@@ -99,6 +102,7 @@ class Machine:
         if self.architecture != NATIVE:
             options["--architecture"] = self.architecture
         flags = ["--systemd"] * self.systemd + ["--neighbours"] * self.neighbours
+        flags += ["--instructions"] * self.instructions
         return shlex.join([text for pair in options.items() for text in pair] + flags)
 
     def _provide_tree(self) -> Path:
@@ -114,7 +118,10 @@ class Machine:
         (share / "initramfs").write_bytes(files.initramfs())
         settings = f"console={CONSOLES[self.architecture]} panic=-1 loglevel=4"
         command: list[str | Path] = ["setpriv", "--pdeathsig", "KILL", program, *HARDWARE[self.architecture]]
-        command += ["-accel", "tcg,thread=multi", "-smp", str(self.cpus), "-m", str(self.memory)]
+        speed = ["-accel", "tcg,thread=multi", "-smp", str(self.cpus)]
+        if self.instructions:
+            speed = ["-accel", "tcg,thread=single", "-smp", "1", "-icount", "shift=0,sleep=off"]
+        command += [*speed, "-m", str(self.memory)]
         command += ["-nodefaults", "-no-reboot", "-display", "none", "-device", "virtio-rng-pci"]
         command += ["-kernel", files.image, "-initrd", share / "initramfs", "-append", settings]
         command += ["-serial", f"file:{share / 'console'}", "-device", "virtio-serial-pci"]

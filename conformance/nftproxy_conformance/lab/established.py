@@ -23,7 +23,8 @@ from nftproxy_conformance.lab.outcome import FIRST_PORT, Address, Outcome
 from nftproxy_conformance.lab.topology import INTERFACES, OWN, POD_CIDR, POD_CIDR6, PODS, UPLINK
 from nftproxy_conformance.lab.wire import Sending, Sighting, Wire
 
-_TABLE = f"inet {FAST_PATH_TABLE}"
+_TABLE = f"inet {FAST_PATH_TABLE}-trial"
+"""Beside the table of an agent, if one runs on the node."""
 _RULES = f"""
 add flowtable {_TABLE} established {{ hook ingress priority 0; devices = {{ {UPLINK}, {PODS} }}; }}
 add rule {_TABLE} forward meta l4proto udp ct state established flow add @established

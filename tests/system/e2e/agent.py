@@ -23,13 +23,13 @@ from types import TracebackType
 from typing import NamedTuple, Self
 
 from nftproxy_conformance.apiserver import ApiServer
-from nftproxy_conformance.lab import Lab, Namespace, Origin, endpoint
+from nftproxy_conformance.lab import Namespace, Origin, endpoint
 from nftproxy_conformance.lab.topology import CLUSTER_CIDR, CLUSTER_CIDR6, NODE_NAME, SERVICE_CIDR, SERVICE_CIDR6
 
 from nftproxy.agent.socket.answers import NodeInputs
 from nftproxy.commands.agent_client import AgentClient
 from tests.support.cluster import IP, IP6, Prober
-from tests.support.flowtables import IS_WANTED
+from tests.support.flowtables import FOR_AGENTS, trying_lab
 from tests.support.processes import AgentProcess
 from tests.support.waiting import PATIENCE, wait_until
 from tests.system.e2e.objects import Object, node, service, service_cidr, slice_of
@@ -102,8 +102,7 @@ class Agent(AgentProcess):
         kubeconfig = server.write_kubeconfig(directory / f"{name}.kubeconfig")
         self.socket_path = self.config.with_suffix(".sock")
         self._arguments = ["--hostname-override", name, "--config", str(self.config), "--kubeconfig", str(kubeconfig)]
-        self._arguments += ["--agent-socket", str(self.socket_path)]
-        self._arguments += ["--fast-path-interfaces=*"] * IS_WANTED
+        self._arguments += ["--agent-socket", str(self.socket_path), *FOR_AGENTS]
 
     def start(self) -> None:
         """Start the agent, and wait until it is healthy."""
@@ -149,7 +148,7 @@ class World(Prober):
         self._cidrs = service_cidr("kubernetes", SERVICE_CIDR, SERVICE_CIDR6)
         self._beacons = itertools.count(1024)
         with ExitStack() as stack:
-            self.lab = stack.enter_context(Lab())
+            self.lab = stack.enter_context(trying_lab())
             for ip in (IP, IP6):
                 self.lab.add_address(ip.own)
             made = ApiServer(hosts=[host], tls=True, authenticate=True, make_socket=self.lab.node.socket)

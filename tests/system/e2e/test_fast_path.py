@@ -22,7 +22,7 @@ import pytest
 from nftproxy_conformance.lab import Namespace, obstacle
 from nftproxy_conformance.lab.node import Node
 
-from nftproxy.agent.socket.answers import AgentState, FastPathState
+from nftproxy.agent.socket.answers import AgentState, Connections, FastPathState
 from nftproxy.commands.agent_client import AgentClient
 from nftproxy.kernel.nfnetlink.nft_queries import fast_path_comment
 from nftproxy.model.settings import FastPathScope
@@ -31,6 +31,7 @@ from tests.support.flowtables import has_flowtables
 from tests.support.objects import endpoint_slice, service
 from tests.support.processes import AgentProcess
 from tests.support.waiting import PATIENCE, wait_until
+from tests.system.e2e.agent import ask_http
 
 CLIENT, CLIENT6 = "10.1.0.9", "fd00:1::9"
 PODS = ("10.1.0.4", "10.1.0.5")
@@ -86,12 +87,34 @@ class Way:
         self.agent.launch(*given, "--hostname-override=node-a")
         wait_until(lambda: self.status() is not None, self.agent.log)
 
+    @property
+    def client_of_agent(self) -> AgentClient:
+        """A client of the agent's socket."""
+        return AgentClient(str(self._directory / "sock"), PATIENCE)
+
     def status(self) -> AgentState | None:
         """The agent's state, None until it is healthy."""
         with contextlib.suppress(Exception):
-            found = AgentClient(str(self._directory / "sock"), 30.0).get(AgentState, "/v1/status")
+            found = self.client_of_agent.get(AgentState, "/v1/status")
             return found if found.is_healthy else None
         return None
+
+    def counted(self) -> int:
+        """The connections that the Service has counted."""
+        answer = ask_http(self.node, "http://127.0.0.1:10249/metrics")
+        assert answer
+        found = re.findall(r'^nftproxy_service_connections_total{.*"web-0".*} (\d+)$', answer.body, re.MULTILINE)
+        return sum(map(int, found))
+
+    def connects(self, listener: socket.socket) -> bool:
+        """True if a new connection to the Service reaches a listener.  Close it."""
+        with contextlib.suppress(OSError), self.client.socket(socket.AF_INET, socket.SOCK_STREAM) as client:
+            client.settimeout(ANSWERED)
+            client.connect((SERVICE, PORT))
+            listener.settimeout(ANSWERED)
+            listener.accept()[0].close()
+            return True
+        return False
 
     def fast_path(self) -> FastPathState | None:
         """The fast path, as the agent sees it."""
@@ -438,6 +461,47 @@ def test_a_client_is_remembered_beside_the_fast_path(way: Way) -> None:
     stream = Stream(way)
     stream.becomes_fast()
     assert {Stream(way).pod for _ in range(20)} == {stream.pod}
+
+
+def test_counts_limits_and_top_see_fast_connections(way: Way) -> None:
+    """A fast connection counts as one, to the Service's count, to its client's limit, and to `top`."""
+    way.serve(PODS[0], protocol="TCP", metadata={"annotations": {"nftproxy.dev/client-connections": "2"}})
+    way.start(CONFIG + "  serviceCounts: true\n")
+    first, second = Stream(way), Stream(way)
+    first.becomes_fast()
+    second.becomes_fast()
+    wait_until(lambda: way.counted() == 2, way.agent.log)
+    found = way.client_of_agent.get(Connections, "/v1/connections", namespace="")
+    assert [(each.service, each.endpoint, each.connections, each.unanswered) for each in found.rows] == [
+        ("shop/web-0", f"{PODS[0]}:{POD_PORT}", 2, 0)
+    ]
+    listener = way.stack.enter_context(_listener(way, PODS[0]))
+    assert not way.connects(listener)
+    second.client.close()
+    second.server.close()
+    wait_until(lambda: way.connects(listener), way.agent.log)
+    first.becomes_fast()
+
+
+def test_failover_beside_a_fast_connection(way: Way) -> None:
+    """While a pod falls silent, new connections go to the other pod, and a fast connection to that stays fast."""
+    way.serve(*PODS, protocol="TCP", metadata={"annotations": {"nftproxy.dev/failover": "silent"}})
+    way.start()
+    stream = Stream(way)
+    stream.becomes_fast()
+    (other,) = set(PODS) - {stream.pod}
+    rules = "type filter hook input priority 0; ip daddr"
+    way.pods.call(_run, ["nft", f"table ip silence {{ chain c {{ {rules} {other} drop; }}; }}"])
+    listener = way.stack.enter_context(_listener(way, stream.pod))
+
+    def is_left_out() -> bool:
+        way.connects(listener)
+        found = way.status()
+        return found is not None and found.silent == (f"{other}:{POD_PORT}",)
+
+    wait_until(is_left_out, way.agent.log)
+    stream.becomes_fast()
+    assert all(way.connects(listener) for _ in range(20))
 
 
 def test_timeouts_are_those_of_connection_tracking(way: Way) -> None:

@@ -38,6 +38,7 @@ from tests.support import objects
 from tests.support.command import Done, nftproxy
 from tests.support.config_map import ConfigMap
 from tests.support.factories import leads_to_a_chain, renderer
+from tests.support.flowtables import FOR_AGENTS
 from tests.support.processes import AgentProcess
 from tests.support.waiting import PATIENCE, wait_until
 from tests.system.packets.manifests import Manifest, service_manifest, slice_manifest
@@ -163,7 +164,7 @@ class Bench(AgentProcess):
         self.socket_path = directory / "run" / "agent.sock"
         self.configuration["nftproxy"] = {"agentSocket": str(self.socket_path)}
         self.config_map = ConfigMap(directory / "config", yaml.safe_dump(self.configuration))
-        self.options = ("--config", str(self.config_map.path), *arguments)
+        self.options = ("--config", str(self.config_map.path), *arguments, *FOR_AGENTS)
         self._settings = Settings(load_config(self.config_map.path)[0], probe().capabilities)
         self._renderer = renderer()
         self._wanted: tuple[int, Held] = (-1, {})
