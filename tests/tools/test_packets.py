@@ -6,7 +6,7 @@ import pytest
 from nftproxy_conformance.lab import obstacle
 from nftproxy_conformance.lab.namespace import LabError
 
-from tools.bench.packet_ways import BATCH, BATCHES, Flow, Kind, flows
+from tools.bench.packet_ways import BATCH, BATCHES, Flow, Kind, Sender, Way, flows
 from tools.bench.packets import Found, measure, report
 
 needs_lab = pytest.mark.skipif(obstacle() != "", reason=obstacle())
@@ -31,6 +31,17 @@ def test_lost_packets_are_no_measurement() -> None:
     limited = f"table ip t {{ chain c {{ {rule} }}; }}"
     with pytest.raises(LabError, match=rf"^limited: of {BATCH * BATCHES} packets \d+ arrived$"):
         measure([Flow("limited", limited, Kind().direct)], turns=1)
+
+
+@needs_lab
+def test_a_forgotten_flow_is_no_measurement() -> None:
+    """If connection tracking forgets a flow, its next packets are those of another flow, which is an error."""
+    with Way(list(flows(Kind()))[1]) as way:
+        way.check()
+        way.node.flush_conntrack()
+        Sender().burst(way)
+        with pytest.raises(LabError, match="the kernel has forgotten the flow"):
+            way.check()
 
 
 def test_the_table_says_what_is_above_no_table() -> None:

@@ -39,6 +39,9 @@ BATCH, BATCHES = 100, 4
 """Packets in a system call, which the kernel carries in turn, and calls in a burst of about 2 milliseconds."""
 PAYLOAD = 64  # bytes
 PATIENCE = 5.0  # seconds
+LONG = "86400"
+"""Seconds for which the kernel remembers a flow while others are established, which takes minutes on slow machines.  A
+flow that it has forgotten would be measured as one that was never answered."""
 ASSURED = 2.1  # seconds after which a UDP flow is assured (nf_conntrack_proto_udp.c)
 
 
@@ -231,7 +234,7 @@ class Way:
     """A client, a node with these rules, pods, and a flow that is established.  A context manager."""
 
     def __init__(self, flow: Flow) -> None:
-        self.name, self._kind = flow.name, flow.kind
+        self.name, self._kind, self._is_fast = flow.name, flow.kind, flow.is_fast
         self._read = 0
         with ExitStack() as stack:
             self.node = stack.enter_context(Node("node"))
@@ -244,6 +247,8 @@ class Way:
             self.node.load(flow.rules)
             if flow.is_fast:
                 self.node.call(follow_interfaces, ["client", "pods", *more])
+            if flow.rules:
+                self.node.sysctl({f"netfilter/nf_conntrack_udp_timeout{each}": LONG for each in ("", "_stream")})
             self.socket = stack.enter_context(client.socket(self._family, self._type))
             self._establish(flow.place, stack)
             if flow.is_fast:
@@ -291,7 +296,17 @@ class Way:
         if not self._kind.is_tcp:
             time.sleep(ASSURED)
             self.socket.send(b"question")
-        if self.node.call(offloaded_connections) != 1:
+
+    def check(self) -> None:
+        """Check that the flow is still known, and still on the fast path if there is one.
+
+        Raises:
+            LabError: it isn't, so that its time is another flow's.
+        """
+        entries = self.node.call(Path("/proc/thread-self/net/nf_conntrack").read_text).splitlines()
+        if any(f" {self._kind.protocol} " in each and "UNREPLIED" in each for each in entries):
+            raise LabError(f"{self.name}: the kernel has forgotten the flow")
+        if self._is_fast and self.node.call(offloaded_connections) != 1:
             raise LabError(f"{self.name}: the flow doesn't take the fast path")
 
     def read(self) -> None:

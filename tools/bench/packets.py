@@ -55,7 +55,7 @@ def measure(given: list[Flow], turns: int = TURNS) -> list[Found]:
     """Let the flows take turns, each time in another order.
 
     Raises:
-        LabError: packets got lost on the way, so that the times say nothing.
+        LabError: packets got lost on the way, or the kernel forgot a flow, so that the times say nothing.
     """
     with ExitStack() as stack:
         ways = [stack.enter_context(Way(flow)) for flow in given]
@@ -64,6 +64,8 @@ def measure(given: list[Flow], turns: int = TURNS) -> list[Found]:
         for turn in range(turns):
             for way in random.Random(turn).sample(ways, len(ways)):
                 bursts[way.name].append(sender.burst(way))
+        for way in ways:
+            way.check()
         sent = turns * BATCH * BATCHES
         deadline = time.monotonic() + PATIENCE
         for way in ways:

@@ -120,7 +120,7 @@ class Machine:
         command: list[str | Path] = ["setpriv", "--pdeathsig", "KILL", program, *HARDWARE[self.architecture]]
         speed = ["-accel", "tcg,thread=multi", "-smp", str(self.cpus)]
         if self.instructions:
-            speed = ["-accel", "tcg,thread=single", "-smp", "1", "-icount", "shift=0,sleep=off"]
+            speed = ["-accel", "tcg,thread=single", "-smp", "1", "-icount", "shift=0"]
         command += [*speed, "-m", str(self.memory)]
         command += ["-nodefaults", "-no-reboot", "-display", "none", "-device", "virtio-rng-pci"]
         command += ["-kernel", files.image, "-initrd", share / "initramfs", "-append", settings]
