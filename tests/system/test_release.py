@@ -28,7 +28,7 @@ from tools.image.wheels import MACHINES
 
 DIST = CHECKOUT / "dist"
 IMAGES = {name: DIST / f"nftproxy-image-{__version__}-{name}.tar" for name in MACHINES}
-MMDEBSTRAP = CHECKOUT / "tools" / "debian" / "mmdebstrap.sh"
+DEBIAN = CHECKOUT / "tools" / "debian"
 UNIT = Path("usr/lib/systemd/system/nftproxy.service")
 KUBECONFIG = Path("run/credentials/nftproxy.service/kubeconfig")
 
@@ -63,7 +63,7 @@ def tree() -> Iterator[Path]:
     (package,) = DIST.glob(f"nftproxy_{__version__}-*_{architecture.strip()}.deb")
     with tempfile.TemporaryDirectory(prefix="nftproxy-tree-") as name:
         made = Path(name) / "tree"
-        subprocess.run([MMDEBSTRAP, "--quiet", "--variant=apt", "trixie", made], check=True)
+        subprocess.run([DEBIAN / "mmdebstrap.sh", "--quiet", "--variant=apt", "trixie", made], check=True)
         shutil.copy(package, made / "nftproxy.deb")
         shutil.copy("/etc/resolv.conf", made / "etc")
         install = ["env", "DEBIAN_FRONTEND=noninteractive", "apt-get", "install", "--yes", "--no-install-recommends"]
@@ -104,6 +104,7 @@ def test_the_image_renders_an_example(architecture: str, tmp_path: Path) -> None
     archive = IMAGES[architecture]
     if not archive.exists():
         pytest.skip("made with --no-image")
+    subprocess.run([DEBIAN / "emulate.sh", architecture], check=True)
     tree, example = tmp_path / "tree", "examples/cluster-ip"
     subprocess.run(["tar", "-xf", archive, "-C", tmp_path], check=True)
     (image,) = json.loads((tmp_path / "manifest.json").read_text())

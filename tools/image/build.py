@@ -3,15 +3,13 @@
 No registry is asked: the base image is made once, by mmdebstrap, under the name that FROM asks for.  buildah keeps a
 layer for each line, so a change of the package costs the last few lines only.  Its storage is in .trees/, apart from
 the machine's own.  The output is .trees/nftproxy-image-ARCHITECTURE.tar, an archive for `docker load` and `ctr images
-import`, and a bill of materials beside it.  Another architecture's programs are run by qemu.  Needs root, and a network
-at the first time.
+import`, and a bill of materials beside it.  Needs root, and a network at the first time.
 """
 
 from __future__ import annotations
 
 import fcntl
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -20,7 +18,7 @@ from nftproxy import __version__
 from tools.debian.packages import install
 from tools.image.containerfile import setting, stages
 from tools.image.materials import write_bill
-from tools.image.wheels import MACHINES, of_debian, run_pip
+from tools.image.wheels import MACHINES
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 CONTAINERFILE = CHECKOUT / "examples" / "deploy" / "Containerfile"
@@ -41,6 +39,7 @@ def bill_of(archive: Path) -> Path:
 ARCHIVE = archive_of(NATIVE)
 BILL = bill_of(ARCHIVE)
 NAME = f"docker.io/library/nftproxy:{__version__}"
+OF_THIS_MACHINE = "--platform=$BUILDPLATFORM "
 IGNORED = Path(__file__).with_name("containerignore")
 TIMESTAMP = ("--timestamp", "315532800")
 """The time of each file in the image, 1980, so that the same checkout and packages make the same bytes."""
@@ -66,11 +65,10 @@ def build(architecture: str = NATIVE, *, mirror: str = "", may_reuse: bool = Tru
     with (TREES / "image.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         install(NEEDED)
-        subprocess.run([DEBIAN / "emulate.sh", architecture], check=True)
         options: list[str | Path] = ["--ignorefile", IGNORED, *TIMESTAMP, *([] if may_reuse else ["--no-cache"])]
         archive = archive_of(architecture)
         build_archive(NAME, CONTAINERFILE, CHECKOUT, archive, *options, architecture=architecture, mirror=mirror)
-        write_bill(bill_of(archive), lambda *command: _inside(architecture, *command))
+        _write_bill(bill_of(archive))
 
 
 def build_archive(
@@ -98,78 +96,64 @@ def build_archive(
     """
     found = stages(recipe.read_text())
     own = {setting(stage, "FROM").partition(" AS ")[2] for stage in found} | {"scratch"}
-    for base in {setting(stage, "FROM").split()[0] for stage in found} - own:
-        _provide_base(base, architecture, mirror)
+    for base in {setting(stage, "FROM").removeprefix(OF_THIS_MACHINE).split()[0] for stage in found} - own:
+        _provide_base(base, mirror)
     _say(f"building {name} ({architecture})")
-    given = [
-        *_network_settings(architecture),
-        *options,
-        "--arch",
-        architecture,
-        "--tag",
-        name,
-        "--file",
-        recipe,
-        context,
-    ]
-    _buildah(architecture, "build", "--pull-never", "--layers", "--isolation=chroot", *given)
+    # Arguments that Docker gives by itself.
+    platforms = ["--build-arg", f"BUILDPLATFORM=linux/{NATIVE}", "--build-arg", f"TARGETARCH={architecture}"]
+    given = [*_certificates(), *platforms, *options, "--arch", architecture, "--tag", name, "--file", recipe, context]
+    _buildah("build", "--pull-never", "--layers", "--isolation=chroot", *given)
     archive.unlink(missing_ok=True)
-    _buildah(architecture, "push", "--quiet", name, f"docker-archive:{archive}:{name}")
+    _buildah("push", "--quiet", name, f"docker-archive:{archive}:{name}")
 
 
-def _provide_base(name: str, architecture: str, mirror: str) -> None:
+def _provide_base(name: str, mirror: str) -> None:
     """Make Debian under the name that FROM asks for, as small as the "slim" images are."""
     full = f"docker.io/library/{name}"
-    if not mirror and _buildah(architecture, "images", "--quiet", "--filter", f"reference={full}"):
+    if not mirror and _buildah("images", "--quiet", "--filter", f"reference={full}"):
         return
     suite = name.removeprefix("debian:").removesuffix("-slim")
-    _say(f"unpacking Debian ({suite}, {architecture})")
-    archive = TREES / f"debian-{suite}-{architecture}.tar"
+    _say(f"unpacking Debian ({suite})")
+    archive = TREES / f"debian-{suite}.tar"
     excluded = [f"--dpkgopt=path-exclude=/usr/share/{kind}/*" for kind in ("doc", "man", "locale")]
     sources = [f"deb [check-valid-until=no] {mirror} {suite} main"] if mirror else []
-    options = ["--quiet", "--variant=apt", f"--architectures={architecture}", *excluded]
-    command: list[str | Path] = [DEBIAN / "mmdebstrap.sh", *options, suite, archive, *sources]
+    command: list[str | Path] = [
+        DEBIAN / "mmdebstrap.sh",
+        "--quiet",
+        "--variant=apt",
+        *excluded,
+        suite,
+        archive,
+        *sources,
+    ]
     subprocess.run(command, check=True, env=os.environ | {"SOURCE_DATE_EPOCH": TIMESTAMP[1]})
-    container = _buildah(architecture, "from", "--arch", architecture, "scratch")
-    _buildah(architecture, "add", "--quiet", container, archive, "/")
-    _buildah(architecture, "commit", "--quiet", *TIMESTAMP, "--rm", container, full)
+    container = _buildah("from", "scratch")
+    _buildah("add", "--quiet", container, archive, "/")
+    _buildah("commit", "--quiet", *TIMESTAMP, "--rm", container, full)
     archive.unlink()
 
 
-def _network_settings(architecture: str) -> list[str | Path]:
-    """Let pip and apt trust this machine's certificates, without leaving them in the image.
-
-    For another architecture this machine's pip fetches the packages: indexes end connections with emulated TLS.
-    """
-    settings, lines = TREES / f"pip-{architecture}.conf", ["[global]"]
-    mounts: list[str | Path] = ["--volume", f"{settings}:/etc/pip.conf:ro"]
-    if CERTIFICATES.exists():
-        lines.append(f"cert = {CERTIFICATES}")
-        mounts += ["--volume", f"{CERTIFICATES.parent}:{CERTIFICATES.parent}:O"]
-    if architecture != NATIVE:
-        wheels = TREES / f"wheels-{architecture}"
-        shutil.rmtree(wheels, ignore_errors=True)
-        for name in ("requirements.txt", "build-requirements.txt"):
-            requirements = f"--requirement={CONTAINERFILE.with_name(name)}"
-            run_pip("download", *of_debian(architecture), "--require-hashes", requirements, f"--dest={wheels}")
-        lines += ["no-index = true", "find-links = /mnt"]  # a folder that Debian has
-        mounts += ["--volume", f"{wheels}:/mnt:ro"]
-    settings.write_text("\n".join([*lines, ""]))
-    return mounts
+def _certificates() -> list[str | Path]:
+    """Let pip and apt trust this machine's certificates, without leaving them in the image."""
+    if not CERTIFICATES.exists():
+        return []
+    settings = TREES / "pip.conf"
+    settings.write_text(f"[global]\ncert = {CERTIFICATES}\n")
+    return ["--volume", f"{settings}:/etc/pip.conf:ro", "--volume", f"{CERTIFICATES.parent}:{CERTIFICATES.parent}:O"]
 
 
-def _inside(architecture: str, *command: str) -> str:
-    """The output of a command in a container of the image."""
-    container = _buildah(architecture, "from", "--pull-never", "--arch", architecture, NAME)
+def _write_bill(file: Path) -> None:
+    """Write the contents of the image that was built last."""
+    container = _buildah("from", "--pull-never", NAME)
     try:
-        return _buildah(architecture, "run", "--isolation=chroot", "--user=0", container, "--", *command)
+        write_bill(file, Path(_buildah("mount", container)))
     finally:
-        _buildah(architecture, "rm", container)
+        _buildah("rm", container)
 
 
-def _buildah(architecture: str, *arguments: str | Path) -> str:
-    """Run buildah with the images of an architecture, and return its output.  Its progress goes to standard error."""
-    root = TREES / f"buildah-{architecture}"
+def _buildah(*arguments: str | Path) -> str:
+    """Run buildah, and return its output.  Its progress goes to standard error."""
+    root = TREES / "buildah"
     storage: list[str | Path] = ["--root", root, "--runroot", root.with_suffix(".run")]
     done: subprocess.CompletedProcess[str] = subprocess.run(
         ["buildah", *storage, *arguments],

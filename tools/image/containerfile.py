@@ -31,7 +31,7 @@ def stages(text: str) -> list[Stage]:
 def packages(stage: Stage) -> set[str]:
     """Return the packages that a stage installs with apt."""
     commands = "\n".join(line.text for line in stage if line.instruction == "RUN")
-    lists: list[str] = re.findall(r"apt-get install((?: [-\w.+]+)+)", commands)
+    lists: list[str] = re.findall(r"apt-get install((?: +[-\w.+]+)+)", commands)
     return {name for names in lists for name in names.split() if not name.startswith("-")}
 
 

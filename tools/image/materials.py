@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import subprocess
+from collections.abc import Iterable, Iterator, Mapping
+from importlib import metadata
 from pathlib import Path
 
 import msgspec
 
 from nftproxy import __version__
 
-DEBIAN = ("dpkg-query", "--show", "--showformat=${Package}\t${Version}\t${Architecture}\n")
-LIST_PYTHON = """\
-import importlib.metadata, sys
-for each in importlib.metadata.distributions(path=[path for path in sys.path if "/venv/" in path]):
-    print(each.name, each.version, sep="\\t")
-"""
-PYTHON = ("/venv/bin/python", "-c", LIST_PYTHON)
+FORMAT = "${Package}\t${Version}\t${Architecture}\n"
 
 
-def write_bill(file: Path, run: Callable[..., str]) -> None:
-    """Write the image's contents.  `run` returns the output of a command in it."""
+def write_bill(file: Path, root: Path) -> None:
+    """Write the contents of an image, whose root directory is given."""
     subject = {"type": "container", "name": "nftproxy", "version": __version__}
-    file.write_bytes(bill(subject, [*_debian(run(*DEBIAN)), *_python(run(*PYTHON))]))
+    file.write_bytes(bill(subject, [*_debian(root), *_python(root)]))
 
 
 def bill(subject: Mapping[str, object], components: Iterable[Mapping[str, object]]) -> bytes:
@@ -31,14 +27,16 @@ def bill(subject: Mapping[str, object], components: Iterable[Mapping[str, object
     return msgspec.json.format(msgspec.json.encode(about | {"components": found})) + b"\n"
 
 
-def _debian(listing: str) -> Iterator[dict[str, str]]:
+def _debian(root: Path) -> Iterator[dict[str, str]]:
+    query = ["dpkg-query", f"--admindir={root / 'var/lib/dpkg'}", "--show", f"--showformat={FORMAT}"]
+    listing = subprocess.run(query, check=True, stdout=subprocess.PIPE, text=True).stdout
     for name, version, architecture in (line.split("\t") for line in listing.splitlines()):
         yield _component(name, version, f"pkg:deb/debian/{name}@{version}?arch={architecture}")
 
 
-def _python(listing: str) -> Iterator[dict[str, str]]:
-    for name, version in (line.split("\t") for line in listing.splitlines()):
-        yield python_component(name, version)
+def _python(root: Path) -> Iterator[dict[str, str]]:
+    for each in metadata.distributions(path=[str(path) for path in root.glob("venv/lib/python*/site-packages")]):
+        yield python_component(each.name, each.version)
 
 
 def python_component(name: str, version: str) -> dict[str, str]:
