@@ -13,11 +13,13 @@ from nftproxy_conformance.lab import (
     PORT_UNREACHABLE,
     TCP_RESET,
     UNTOUCHED,
+    Kind,
     Origin,
     Outcome,
     Probe,
     endpoint,
 )
+from nftproxy_conformance.lab import Address as LabAddress
 from nftproxy_conformance.lab.topology import DEFAULT_SOURCES
 from nftproxy_conformance.specification.oracle import Oracle
 from nftproxy_conformance.specification.world import Place, World
@@ -432,3 +434,20 @@ def test_connections_end_whose_endpoint_is_in_no_slice() -> None:
     assert end(world(WEB, terminating)) == [False, True]
     assert end(world(service(), terminating)) == [False, False]
     assert end(world(service(), terminating, failover=frozenset({Failover.GONE}))) == [False, True]
+
+
+@pytest.mark.parametrize(
+    ("left", "origin", "then"),
+    [
+        ([f"{HERE}@node-a"], Origin.OUTSIDE, TCP_RESET),
+        ([], Origin.OUTSIDE, TCP_RESET),
+        (["10.1.1.9@node-b"], Origin.OUTSIDE, DROPPED),
+        (["10.1.1.9@node-b"], Origin.POD, TCP_RESET),
+        ([f"{AWAY} stopped"], Origin.POD, None),
+    ],
+)
+def test_the_next_packet_of_a_connection(left: list[str], origin: Origin, then: Outcome | None) -> None:
+    """It goes on (None), or is reset by another endpoint or the rules, which drop it where policy Local does."""
+    probe = Probe(origin, "192.168.0.2", 30080, source=DEFAULT_SOURCES[origin][0])
+    before = Outcome(Kind.ENDPOINT, LabAddress(AWAY, 8080), probe=probe)
+    assert Oracle(world(WEB, slice_of(endpoints=left))).next_packet(before) == (then or before)

@@ -17,6 +17,8 @@ from hypothesis import given
 from msgspec import structs
 from nftproxy_conformance.lab import DROPPED, TCP_RESET, Lab, LabError, Origin, Outcome, Probe, is_even, obstacle
 from nftproxy_conformance.reports import report
+from nftproxy_conformance.specification.oracle import Oracle
+from nftproxy_conformance.specification.rules import Rule, rule_of
 from nftproxy_conformance.specification.world import World
 from nftproxy_conformance.strategies import focused, quick, worlds
 from nftproxy_conformance.strategies.probes import MORE_IPS
@@ -40,7 +42,7 @@ from nftproxy.sources.config_documents import load_config
 from nftproxy.sources.files import load
 from nftproxy.templates_dir import templates_dir
 from tests.support.command import nftproxy
-from tests.support.factories import networks, templates
+from tests.support.factories import networks, renderer, templates
 from tests.system.fuzz.effort import IS_LONG
 
 needs_lab = pytest.mark.skipif(bool(obstacle()), reason=obstacle())
@@ -192,6 +194,18 @@ def test_damage_shows_where_it_is_only() -> None:
     damaged = Renderer(DAMAGES["hairpin"].texts())
     found = results(damaged, "ClusterIP", "masquerading, detectLocalMode", "hairpin", "topology hints")
     assert [result.feature for result in found if not result.ok] == ["hairpin"]
+
+
+def test_connections_that_stay_or_end_wrongly_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A proxy that ends no connection, and one that ends all, break a rule each."""
+    if why := obstacle():
+        pytest.skip(why)
+    for end, rule in ((lambda _: 0.0, Rule.GONE), (lambda subject: subject.lab.forget() or 0.0, Rule.ESTABLISHED)):
+        monkeypatch.setattr(Rendered, "end_gone", end)
+        (result,) = results(renderer(), "connections to gone endpoints")
+        assert result.finding
+        difference, after = result.finding.difference, result.finding.worlds[-1]
+        assert rule_of(Oracle(after), difference.probe, difference.seen, difference.what) is rule
 
 
 # The command

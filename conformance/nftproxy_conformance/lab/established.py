@@ -1,7 +1,10 @@
-"""Connections that go on after their first packets, on a node with a fast path.
+"""Connections that go on after their first packets.
 
-Each TCP or UDP connection that the node forwards is answered and established, and enters the flowtable.  Then both ends
-send data.  The data must reach the other end with the same translation, and no chain of the forward hook may see it.
+`Established` answers connections that the node forwards, and sends further packets of their clients.
+
+On a node with a fast path `FastPathTrial` establishes each TCP or UDP connection, so that it enters the flowtable.
+Then both ends send data.  The data must reach the other end with the same translation, and no chain of the forward hook
+may see it.
 """
 
 from __future__ import annotations
@@ -16,12 +19,12 @@ from nftproxy.model.addresses import FAST_PATH_TABLE
 from nftproxy.policy.facts import FastPathFacts
 from nftproxy.rules.renderer import Renderer
 from nftproxy.trace.frames import TRANSPORTS, packed, packet, unpacked
-from nftproxy_conformance.lab.frames import ANSWERS, DATA, What, acknowledgement
+from nftproxy_conformance.lab.frames import ANSWERS, DATA, What, acknowledgement, reset
 from nftproxy_conformance.lab.namespace import LabError
 from nftproxy_conformance.lab.node import Node
-from nftproxy_conformance.lab.outcome import FIRST_PORT, Address, Outcome
+from nftproxy_conformance.lab.outcome import DROPPED, FIRST_PORT, TCP_RESET, Address, Outcome, endpoint
 from nftproxy_conformance.lab.topology import INTERFACES, OWN, POD_CIDR, POD_CIDR6, PODS, UPLINK
-from nftproxy_conformance.lab.wire import Sending, Sighting, Wire
+from nftproxy_conformance.lab.wire import Aftermath, Sending, Sighting, Wire
 
 _TABLE = f"inet {FAST_PATH_TABLE}-trial"
 """Beside the table of an agent, if one runs on the node."""
@@ -68,7 +71,7 @@ class _End(NamedTuple):
         return (sighting.interface, *ends) == (self.exit, self.new_source, self.new_destination)
 
 
-class _Connection(NamedTuple):
+class Connection(NamedTuple):
     """A forwarded connection."""
 
     protocol: str
@@ -76,7 +79,7 @@ class _Connection(NamedTuple):
     server: _End
 
 
-def _connection(outcome: Outcome) -> _Connection | None:
+def connection(outcome: Outcome) -> Connection | None:
     """The connection of an outcome, None if the node doesn't forward it, or it can't take the fast path.
 
     Answers to a client with an address of another interface leave the node there, so that nobody hears them.  If a test
@@ -92,11 +95,104 @@ def _connection(outcome: Outcome) -> _Connection | None:
         return None
     client, front = Address(probe.source, probe.sport or 0), Address(probe.address, probe.port)
     server = outcome.endpoint or front
-    return _Connection(
+    return Connection(
         probe.protocol,
         _End(entrance, client, front, exit_, outcome.source, server),
         _End(exit_, server, outcome.source, entrance, front, client),
     )
+
+
+Batch = Mapping[int, Connection]
+"""Up to `wire.BATCH` connections by their tokens."""
+
+
+class Established:
+    """Establishes connections that the node forwards, and sends their later packets, by a wire."""
+
+    def __init__(self, wire: Wire) -> None:
+        self._wire = wire
+
+    def establish(self, batch: Batch) -> None:
+        """Answer connections, and acknowledge the answers of TCP.
+
+        Raises:
+            LabError: the machine lost packets.
+            WentAstray: an answer didn't reach its client.
+        """
+        self.send(batch, What.ANSWER, ANSWERS, by_client=False)
+        self._wire.exchange(
+            [
+                each.client.sending(
+                    "tcp", acknowledgement(each.client.source.port, each.client.destination.port, token)
+                )
+                for token, each in batch.items()
+                if each.protocol == "tcp"
+            ]
+        )
+
+    def send(self, batch: Batch, what: What, segments: Segments, *, by_client: bool) -> None:
+        """Send a packet on each connection, which must come out as the connection's packets do.
+
+        Raises: as `establish` does.
+        """
+        ends = {token: each.client if by_client else each.server for token, each in batch.items()}
+        sightings, is_complete = self._exchange(batch, ends, segments)
+        came = {
+            each.packet.token
+            for each in sightings
+            if each.packet.what is what and each.packet.token in ends and ends[each.packet.token].is_right(each)
+        }
+        if missing := ends.keys() - came:
+            if not is_complete:
+                raise LabError("the machine was too busy and lost frames: whether data got lost is unknown")
+            seen = [each for each in sightings if each.packet.token in missing]
+            raise WentAstray(f"{what}: of {[ends[token] for token in missing]} the node sent {seen}")
+
+    def next_packets(self, batch: Batch) -> dict[int, Outcome]:
+        """Send the next packet of each client of TCP, and return the outcomes of those that don't go on as before.
+
+        Where such a packet reaches another endpoint, that resets the connection, which it doesn't know.
+
+        Raises:
+            LabError: the machine lost packets.
+        """
+        ends = {token: each.client for token, each in batch.items()}
+        sightings, is_complete = self._exchange(batch, ends, DATA)
+        seen = [each for each in sightings if each.packet.token in batch]
+        arrived = {each.packet.token: each for each in seen if each.packet.what is What.DATA}
+        going_on = {token for token, each in arrived.items() if ends[token].is_right(each)}
+        elsewhere = [each for token, each in arrived.items() if token not in going_on and each.interface != OWN]
+        after = self._wire.exchange(list(map(_reset_to, elsewhere)))
+        outcomes = dict.fromkeys(batch.keys() - going_on, DROPPED)
+        for token, each in arrived.items():
+            if token not in going_on:
+                outcomes[token] = endpoint(unpacked(each.packet.destination), each.packet.dport)
+        for sighting in (*seen, *after.sightings):
+            token = sighting.packet.token
+            if sighting.packet.what is What.RESET and token in outcomes and batch[token].server.is_right(sighting):
+                outcomes[token] = TCP_RESET
+        if not (is_complete and after.is_complete) and outcomes:
+            raise LabError("the machine was too busy and lost frames: whether connections go on is unknown")
+        return outcomes
+
+    def _exchange(self, batch: Batch, ends: Mapping[int, _End], segments: Segments) -> Aftermath:
+        """Send a segment from an end of each connection."""
+        return self._wire.exchange(
+            [
+                end.sending(
+                    batch[token].protocol,
+                    segments[batch[token].protocol](end.source.port, end.destination.port, token),
+                )
+                for token, end in ends.items()
+            ]
+        )
+
+
+def _reset_to(sighting: Sighting) -> Sending:
+    """The reset of a host that gets a packet of a connection which it doesn't know."""
+    seen = sighting.packet
+    segment = reset(seen.dport, seen.sport, seen.token)
+    return Sending(sighting.interface, packet(seen.destination, seen.source, TRANSPORTS["tcp"], segment), seen.source)
 
 
 class FastPathTrial:
@@ -105,16 +201,16 @@ class FastPathTrial:
     Args:
         renderer: of the fast path's template.
         node: the lab's node.
-        wire: the lab's wire.
+        established: establishes connections.
 
     Attributes:
         connections: the number of connections that were seen on the fast path.
     """
 
-    def __init__(self, renderer: Renderer, node: Node, wire: Wire) -> None:
+    def __init__(self, renderer: Renderer, node: Node, established: Established) -> None:
         self.connections = 0
         self._rules = renderer.fast_path(FastPathFacts(_TABLE, "ct status assured", packets=1)).text + _RULES
-        self._node, self._wire = node, wire
+        self._node, self._established = node, established
 
     def load(self) -> None:
         """Load the table.
@@ -131,50 +227,19 @@ class FastPathTrial:
             LabError: the machine lost packets.
             WentAstray: a connection took another way.
         """
-        forwarded = ((each.token, found) for each in outcomes if (found := _connection(each)))
+        forwarded = ((each.token, found) for each in outcomes if (found := connection(each)))
         if chosen := dict(itertools.islice(forwarded, MOST)):
             self._try(chosen)
 
-    def _try(self, batch: Mapping[int, _Connection]) -> None:
+    def _try(self, batch: Batch) -> None:
         seen = self._seen()
-        self._send(batch, What.ANSWER, ANSWERS, by_client=False)
-        self._wire.exchange(
-            [
-                each.client.sending(
-                    "tcp", acknowledgement(each.client.source.port, each.client.destination.port, token)
-                )
-                for token, each in batch.items()
-                if each.protocol == "tcp"
-            ]
-        )
+        self._established.establish(batch)
         wanted = sum(_BEFORE[each.protocol] for each in batch.values())
-        self._send(batch, What.DATA, DATA, by_client=True)
-        self._send(batch, What.DATA, DATA, by_client=False)
+        for by_client in (True, False):
+            self._established.send(batch, What.DATA, DATA, by_client=by_client)
         if (found := self._seen() - seen) != wanted:
             raise WentAstray(f"the forward hook saw {found} packets, not {wanted}, of {list(batch.values())}")
         self.connections += len(batch)
-
-    def _send(self, batch: Mapping[int, _Connection], what: What, segments: Segments, *, by_client: bool) -> None:
-        ends = {token: each.client if by_client else each.server for token, each in batch.items()}
-        sightings, is_complete = self._wire.exchange(
-            [
-                end.sending(
-                    batch[token].protocol,
-                    segments[batch[token].protocol](end.source.port, end.destination.port, token),
-                )
-                for token, end in ends.items()
-            ]
-        )
-        came = {
-            each.packet.token
-            for each in sightings
-            if each.packet.what is what and each.packet.token in ends and ends[each.packet.token].is_right(each)
-        }
-        if missing := ends.keys() - came:
-            if not is_complete:
-                raise LabError("the machine was too busy and lost frames: whether data got lost is unknown")
-            seen = [each for each in sightings if each.packet.token in missing]
-            raise WentAstray(f"{what}: of {[ends[token] for token in missing]} the node sent {seen}")
 
     def _seen(self) -> int:
         """The packets of established connections that the forward hook has seen.  A test may have removed all rules."""

@@ -117,6 +117,11 @@ def refusal(sport: int, dport: int, token: int) -> bytes:
     return TCP_HEADER.pack(sport, dport, 0, (token + 1) & 0xFFFFFFFF, 0x5000 | RST | ACK, 0, 0, 0)
 
 
+def reset(sport: int, dport: int, token: int) -> bytes:
+    """A host's answer to data of a connection that it doesn't know (RFC 9293, 3.10.7.1), as in `ANSWERS`."""
+    return TCP_HEADER.pack(sport, dport, (token + 1) & 0xFFFFFFFF, 0, 0x5000 | RST, 0, 0, 0)
+
+
 def acknowledgement(sport: int, dport: int, token: int) -> bytes:
     """The acknowledgement of TCP's answer, after which the connection is established, as in `ANSWERS`."""
     return _established(sport, dport, token, ACK)
@@ -173,8 +178,8 @@ def parse_segment(number: int, source: bytes, destination: bytes, segment: bytes
 
 def _read_tcp(source: bytes, destination: bytes, segment: bytes) -> Packet | None:
     sport, dport, sequence, acknowledged, flags, *_ = TCP_HEADER.unpack_from(segment)
-    if flags & RST:
-        token = (acknowledged - 1) & 0xFFFFFFFF
+    if flags & RST:  # without an acknowledgement it has the number that the other end expects (RFC 9293, 3.10.7.1)
+        token = ((acknowledged if flags & ACK else sequence) - 1) & 0xFFFFFFFF
         return Packet(What.RESET, token, source, sport, destination, dport, What.RESET.value)
     if flags & SYN:
         return Packet(What.ANSWER if flags & ACK else What.OPENING, sequence, source, sport, destination, dport)

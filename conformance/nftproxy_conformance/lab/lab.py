@@ -22,7 +22,7 @@ from nftproxy.trace.frames import TRANSPORTS, packed, packet, unpacked
 from nftproxy.trace.links import add_addresses, join
 from nftproxy.trace.node import FAR_MAC, NODE_MAC
 from nftproxy_conformance.lab import topology
-from nftproxy_conformance.lab.established import FastPathTrial
+from nftproxy_conformance.lab.established import Connection, Established, FastPathTrial, connection
 from nftproxy_conformance.lab.flight import Flight
 from nftproxy_conformance.lab.frames import ANSWERS, What, refusal, unreachable
 from nftproxy_conformance.lab.namespace import LabError, Namespace
@@ -69,7 +69,8 @@ class Lab:
             self._far.call(self._wire.tie_to_cpu)
             self._memory = min(memory, self.node.conntrack_room() * 3 // 4)
             self._answers = True
-            self.fast_path = FastPathTrial(fast_path, self.node, self._wire) if fast_path else None
+            self._established = Established(self._wire)
+            self.fast_path = FastPathTrial(fast_path, self.node, self._established) if fast_path else None
             if self.fast_path:
                 self.fast_path.load()
             self._stack = stack.pop_all()
@@ -180,9 +181,13 @@ class Lab:
 
     def _make_room(self, coming: int) -> None:
         if self._must_forget or self._remembered + coming > self._memory:
-            self.node.flush_conntrack()
-            self._remembered, self._must_forget = 0, False
+            self.forget()
         self._remembered += coming
+
+    def forget(self) -> None:
+        """Flush conntrack, which then keeps all connections of a while."""
+        self.node.flush_conntrack()
+        self._remembered, self._must_forget = 0, False
 
     def _fly(self, batch: list[Flight]) -> list[Outcome]:
         flights = {flight.token: flight for flight in batch}
@@ -204,6 +209,31 @@ class Lab:
             yield
         finally:
             self._answers = True
+
+    def establish(self, outcomes: Iterable[Outcome]) -> list[Outcome]:
+        """Establish TCP connections, and return those that are: the node forwards them, for clients where they live.
+
+        Raises:
+            LabError: the machine lost packets.
+            WentAstray: an answer didn't reach its client.
+        """
+        fit = [each for each in outcomes if each.probe and each.probe.protocol == "tcp" and connection(each)]
+        for batch in _batches(fit):
+            self._far.call(self._established.establish, batch)
+        return fit
+
+    def next_packets(self, outcomes: Sequence[Outcome]) -> list[Outcome]:
+        """Send the next packet of each client of established connections, and return the outcomes in the same order.
+
+        A packet that goes on has the connection's outcome.
+
+        Raises:
+            LabError: the machine lost packets.
+        """
+        changed: dict[int, Outcome] = {}
+        for batch in _batches(outcomes):
+            changed |= self._far.call(self._established.next_packets, batch)
+        return [changed.get(each.token, each) for each in outcomes]
 
     def reply(self, outcome: Outcome) -> Address | None:
         """Answer a connection that left the node, and return the answer's source as the client sees it.
@@ -241,6 +271,12 @@ class Lab:
             if not is_complete and heard.keys() < batch.keys():
                 raise LabError("the machine was too busy and lost frames: whether an answer got lost is unknown")
         return [heard.get(each.token) for each in outcomes]
+
+
+def _batches(outcomes: Sequence[Outcome]) -> Iterator[dict[int, Connection]]:
+    """The connections of these outcomes by their tokens, some at a time."""
+    for start in range(0, len(outcomes), BATCH):
+        yield {each.token: made for each in outcomes[start : start + BATCH] if (made := connection(each))}
 
 
 _WEIGHTS = {What.OPENING: 1, What.ANSWER: 2}

@@ -85,6 +85,15 @@ class Oracle:
         is_asked = front is not None and Failover.GONE in failures_of(self.world, front.service)
         return is_asked and all(endpoint_address != pod.address for each in self.world.slices for pod in each.endpoints)
 
+    def next_packet(self, outcome: Outcome) -> Outcome:
+        """The outcome of the next packet of an established TCP connection to an endpoint, by its outcome so far."""
+        probe = outcome.probe
+        assert probe
+        assert outcome.endpoint
+        if not self.ends(place_of(probe), Address(outcome.endpoint.ip)):
+            return outcome
+        return DROPPED if self.expected(probe) == {DROPPED} else TCP_RESET
+
     def forbids(self, probe: Probe) -> bool:
         """True if the Service's annotations forbid the connection for this client."""
         place, source = place_of(probe), source_of(probe)

@@ -50,9 +50,11 @@ class Rule(Enum):
     DROPPED = "No endpoints", "policy `Local`, none on this node, some elsewhere | dropped | dropped"
     AFFINITY = "Session affinity", "With `sessionAffinity: ClientIP` a client reaches the same pod"
     REFUSED = "Failover", "A refusal passes if no other endpoint would do better"
+    GONE = "Failover", "connections to an endpoint end once its address is in no EndpointSlice, instead of hanging"
     SOURCE_RANGES = "Source ranges", "What isn't admitted is dropped"
     FORBIDDEN = "What clients may not do", "What is forbidden is dropped, as what source ranges exclude"
     NODE_PORTS = "Node ports", "Node ports are served on the addresses of each"
+    ESTABLISHED = "When rules change", "Established TCP and SCTP connections are never touched"
     CHANGES = "When rules change", "A first change is applied at once"
 
     @property
@@ -93,6 +95,8 @@ def rule_of(oracle: Oracle, probe: Probe, seen: Iterable[Outcome], what: str) ->
         return Rule.AFFINITY
     if what == WRONGLY_REFUSED:
         return Rule.REFUSED
+    if what == WRONGLY_ENDED:
+        return Rule.GONE if any(outcome.endpoint for outcome in seen) else Rule.ESTABLISHED
     if front is None or front.port is None:
         return _unserved(oracle, place.address)
     if {outcome.kind for outcome in expected} == {Kind.ENDPOINT}:
@@ -104,6 +108,8 @@ NOT_REMEMBERED = "was not remembered"
 """The `what` of a `Difference` if a client is sent to another pod than before."""
 WRONGLY_REFUSED = "treats an endpoint's refusal otherwise"
 """The `what` of a `Difference` if a refusal reaches its client and should not, or the reverse."""
+WRONGLY_ENDED = "treats a connection whose endpoint left otherwise"
+"""The `what` of a `Difference` if an established connection ends and should not, or the reverse."""
 CHANGES_ONLY = "; on a new node it does not"
 """The end of `what` if a proxy that starts with the same cluster is right."""
 

@@ -11,6 +11,7 @@ from msgspec import structs
 
 from nftproxy.model.addresses import Address, Family, Protocol, family_of
 from nftproxy.model.annotations import Failover, GuardedFronts, ServiceOptions
+from nftproxy.model.events import Event, Put
 from nftproxy.model.objects import (
     Endpoint,
     EndpointPort,
@@ -190,6 +191,63 @@ refusing_worlds = focused(
     external_policy=policies,
     **_everywhere,
 )
+_LEAVERS = {
+    IPV4: addresses(["10.1.0.9", "10.1.1.9"]),
+    IPV6: addresses(["fd00:1::9", "fd00:1:0:1::9"]),
+}
+_AFTERWARDS: dict[str, dict[str, bool] | None] = {
+    "ready": {},
+    "unready": {"ready": False, "serving": False},
+    "terminating": {"ready": False, "terminating": True},
+    "terminated": {"ready": False, "serving": False, "terminating": True},
+    "gone": None,
+}
+"""The conditions of endpoints after a change."""
+
+
+@st.composite
+def departures(draw: st.DrawFn) -> tuple[World, list[Event]]:
+    """Two Services, of which one asks for failover `gone`, and a change of their slices.
+
+    The Services share endpoints, which stay, terminate or go.  An endpoint of the first is always gone.
+    """
+    words = st.none() | st.frozensets(st.sampled_from(Failover))
+    before: list[Given] = []
+    happened: list[Event] = []
+    for number, failover in enumerate([(draw(words) or frozenset()) | {Failover.GONE}, draw(words)]):
+        service = Service(
+            SERVICES[1 + number],
+            0,
+            ServiceType.LOAD_BALANCER,
+            (CLUSTER_IPS[IPV4][number], CLUSTER_IPS[IPV6][number]),
+            (ServicePort("web", Protocol.TCP, 80, 30080 + number),),
+            load_balancer_ips=addresses([f"203.0.113.{20 + number}", f"2001:db8::{20 + number}"]),
+            internal_policy=draw(policies),
+            external_policy=draw(policies),
+            options=ServiceOptions(failover=failover),
+        )
+        before.append(service)
+        for family in Family:
+            places = [*_LEAVERS[family][: 1 - number], *draw(some(_PLACES[family][:4], least=1, most=3))]
+            pods_ = [Endpoint(each, node_name=_home(each)) for each in places]
+            states = [_AFTERWARDS[draw(st.sampled_from(list(_AFTERWARDS)))] for _ in places]
+            left = [
+                structs.replace(pod, **state)
+                for pod, state in zip(pods_, states, strict=True)
+                if state is not None and pod.address not in _LEAVERS[family]
+            ]
+            slice_ = EndpointSlice(
+                ObjectKey(service.key.namespace, f"{service.key.name}-{family.value}"),
+                service.key,
+                family,
+                (EndpointPort("web", Protocol.TCP, 8080),),
+                tuple(pods_),
+            )
+            before.append(slice_)
+            happened.append(Put(structs.replace(slice_, endpoints=tuple(left))))
+    return world_of(PLAIN_NODE, PLAIN_CONFIG, before, knows_interfaces=False), happened
+
+
 sticky_worlds = focused(_ready, affinity_timeout=st.sampled_from([60, 10800]), **_everywhere)
 masquerading_worlds = focused(_ready, config=configs, node=lab_nodes, external_policy=policies, **_everywhere)
 hairpin_worlds = focused(_ready, internal_policy=policies)

@@ -24,6 +24,7 @@ from nftproxy.model.errors import NftproxyError
 from nftproxy.model.events import Event
 from nftproxy.model.objects import Node
 from nftproxy.model.settings import Config, DetectLocalMode, NodePortAddresses
+from nftproxy.policy.gone_addresses import START_PAUSE
 from nftproxy.sources.documents import to_yaml
 from nftproxy_conformance.lab import Address, Lab, Probe
 from nftproxy_conformance.lab.topology import SITE, Site
@@ -36,6 +37,8 @@ from nftproxy_conformance.subjects.plane import ControlPlane
 
 PATIENCE = 60.0
 """Seconds in which a proxy must apply changes, by default.  kube-proxy's default is to gather changes for 1 s."""
+ENDING = 10.0
+"""Seconds in which a proxy must end connections to endpoints that are gone.  nftproxy takes two."""
 PAUSE = 0.01
 """Seconds between two checks."""
 GRACE = 10.0
@@ -107,6 +110,7 @@ class Proxy:
         self._world: World | None = None
         self._begun_with: World | None = None
         self._has_remembered = False
+        self._started = 0.0
 
     @property
     def lab(self) -> Lab:
@@ -174,6 +178,10 @@ class Proxy:
             time.sleep(PAUSE)
         return True
 
+    def end_gone(self) -> float:
+        """Return the seconds in which the proxy must end connections to endpoints that are gone."""
+        return max(0.0, self._started + START_PAUSE - time.monotonic()) + ENDING
+
     def _unserved(self, wanted: Mapping[Probe, Address]) -> list[str]:
         """The marker's addresses whose connections don't reach its endpoints yet."""
         outcomes = self.lab.connect_many(wanted)
@@ -221,6 +229,7 @@ class Proxy:
             "{node}": self._begun_with.node.name,
         }
         command = [_filled(word, values) for word in self._words]
+        self._started = time.monotonic()
         with self._output.open("wb") as output:
             self._process = self._lab.node.popen(
                 command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 
+from nftproxy.kernel.conntrack.sweeps import Sweeper
 from nftproxy.kernel.libnftables import Kernel
 from nftproxy.model.addresses import Family
 from nftproxy.model.events import Event, HostAddresses, Listed, Put, SilentPlaces
@@ -38,6 +40,8 @@ class Rendered:
         self._renderer, self._capabilities = renderer, capabilities
         self._kernel = Kernel()
         self._pipeline: Pipeline | None = None
+        self._now = 0.0
+        self._sweeper = Sweeper(lambda _: None)
 
     def load(self, world: World) -> bool:
         """Replace the rules by those of a world, and return True, as nothing of earlier rules stays.
@@ -66,12 +70,24 @@ class Rendered:
         """Return False, as loaded rules are in force at once."""
         return False
 
+    def end_gone(self) -> float:
+        """Look and sweep as the agent does, with a clock that doesn't wait.  A fast path may take seconds to notice."""
+        assert self._pipeline, "nothing was loaded"
+        gone, next_look = self._pipeline.gone_addresses, self._now
+        while next_look < math.inf:
+            self._now = next_look
+            if swept := gone.look(self._pipeline.state, self._now):
+                self.lab.node.call(self._sweeper.sweep, swept)
+            next_look = gone.next_look
+        return 5.0
+
     def renew(self) -> bool:
         """Return False, as each load makes the node new."""
         return False
 
     def close(self) -> None:
         """Remove the node."""
+        self._sweeper.close()
         self.lab.close()
 
     def _apply(self, transaction: Transaction) -> None:

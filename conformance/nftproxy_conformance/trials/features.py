@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -14,19 +15,22 @@ from hypothesis import strategies as st
 
 from nftproxy.model.events import Event, Put, Removed, key_of
 from nftproxy.model.objects import EndpointSlice, Service
-from nftproxy_conformance.lab import DROPPED, PORT_UNREACHABLE, TCP_RESET, Outcome, Probe, is_even
+from nftproxy_conformance.lab import DROPPED, PORT_UNREACHABLE, TCP_RESET, Lab, Outcome, Probe, is_even
 from nftproxy_conformance.lab.topology import OWN
 from nftproxy_conformance.specification.deviations import ANNOTATIONS
 from nftproxy_conformance.specification.oracle import Oracle
-from nftproxy_conformance.specification.rules import WRONGLY_REFUSED
+from nftproxy_conformance.specification.rules import WRONGLY_ENDED, WRONGLY_REFUSED
 from nftproxy_conformance.specification.world import View, World
 from nftproxy_conformance.strategies import focused
 from nftproxy_conformance.strategies.probes import pings, probes
 from nftproxy_conformance.strategies.worlds import blind_worlds, changes, crowded_worlds, strangers, world_after
-from nftproxy_conformance.trials.trial import Difference, Trial, but_for_sources, exactly
+from nftproxy_conformance.trials.trial import TIMES, Difference, Trial, but_for_sources, exactly
 
 ENOUGH = 1000
 """Enough connections to show that an endpoint of ten is drawn twice as often as the rest."""
+
+PAUSE = 0.05
+"""Seconds between two packets of a connection that is due to end."""
 
 Matters = Callable[[World, Probe], bool]
 
@@ -127,14 +131,54 @@ def refused(trial: Trial, world: World) -> Finding | None:
         assert outcome.endpoint
         passes = oracle.passes_refusal(outcome.probe, outcome.endpoint)
         if passes and not heard:
-            return Finding((world,), _refusal(outcome.probe, refusal, DROPPED))
+            return Finding((world,), _differs(outcome, refusal, DROPPED, WRONGLY_REFUSED))
         if heard and not passes and not trial.explains(ANNOTATIONS):
-            return Finding((world,), _refusal(outcome.probe, DROPPED, refusal))
+            return Finding((world,), _differs(outcome, DROPPED, refusal, WRONGLY_REFUSED))
     return None
 
 
-def _refusal(probe: Probe, expected: Outcome, seen: Outcome) -> Difference:
-    return Difference(probe, frozenset({expected}), frozenset({seen}), WRONGLY_REFUSED)
+def ended(trial: Trial, case: tuple[World, Sequence[Event]]) -> Finding | None:
+    """Judge which established connections end after a change of endpoints, and which go on."""
+    before, happened = case
+    after = world_after(before, happened)
+    trial.load(before)
+    lab = trial.subject.lab
+    lab.forget()
+    wanted = [each for each in probes(before) if each.protocol == "tcp"] * TIMES
+    with lab.unanswered():
+        established = lab.establish(each for each in trial.connect(wanted) if each.endpoint)
+    trial.follow(after, happened)
+    oracle = Oracle(after)
+    due = [oracle.next_packet(each) for each in established]
+    ending = [each for each, then in zip(established, due, strict=True) if then != each]
+    ended_in_time = _await_ends(lab, ending, trial.subject.end_gone())
+    seen = iter(lab.next_packets([each for each, then in zip(established, due, strict=True) if then == each]))
+    for outcome, then in zip(established, due, strict=True):
+        now = next(seen) if then == outcome else ended_in_time.get(outcome.token, outcome)
+        if now != then and not (now == outcome and trial.explains(ANNOTATIONS)):
+            return Finding((before, after), _differs(outcome, then, now, WRONGLY_ENDED))
+    if not ending:
+        return Finding((before, after), Difference(wanted[0], frozenset(due), frozenset(), "no endpoint was reached"))
+    return None
+
+
+def _await_ends(lab: Lab, ending: Sequence[Outcome], seconds: float) -> dict[int, Outcome]:
+    """Send next packets on connections until they have ended, for some seconds.  Return their outcomes by token."""
+    deadline, ended_ones = time.monotonic() + seconds, dict[int, Outcome]()
+    while left := [each for each in ending if each.token not in ended_ones]:
+        for outcome, now in zip(left, lab.next_packets(left), strict=True):
+            if now != outcome:
+                ended_ones[outcome.token] = now
+        if time.monotonic() > deadline:
+            break
+        time.sleep(PAUSE)
+    return ended_ones
+
+
+def _differs(outcome: Outcome, expected: Outcome, seen: Outcome, what: str) -> Difference:
+    """The difference of a later packet of a connection."""
+    assert outcome.probe
+    return Difference(outcome.probe, frozenset({expected}), frozenset({seen}), what)
 
 
 def evenly(trial: Trial, world: World) -> Finding | None:
@@ -219,6 +263,7 @@ FEATURES = (
     Feature("pings", focused.pinged_worlds, pinged, _CLOSING | {"ping"}),
     _plain("contested addresses and ports", blind_worlds, anything),
     Feature("failover after refusals", focused.refusing_worlds, refused),
+    Feature("connections to gone endpoints", focused.departures(), ended),
     Feature("uniform choice", crowded_worlds, evenly),
     Feature("changes", changes, _changes),
     Feature(

@@ -78,6 +78,9 @@ class Subject(Protocol):
     def settle(self) -> bool:
         """Wait until it has applied all changes.  False if it never needs to wait."""
 
+    def end_gone(self) -> float:
+        """End connections to endpoints that are gone, where it is asked for, within the returned seconds."""
+
     def renew(self) -> bool:
         """Load the present world again on a new node.  False if each load does that."""
 

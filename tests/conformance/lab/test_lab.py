@@ -218,6 +218,34 @@ def test_a_source_port_names_a_flow(lab: Lab, change: str) -> None:
     assert lab.connect(Origin.POD, IP.vip, 80, "udp", sport=1234) == endpoint(ip, int(port))
 
 
+@each_family
+@pytest.mark.parametrize("origin", FROM_AFAR, ids=lambda origin: origin.name)
+def test_established_connections_go_on_or_end(lab: Lab, ip: Addresses, origin: Origin) -> None:
+    """The next packet goes on as before.  If connection tracking forgets, another endpoint resets it, or the rules."""
+    lab.load(nat(ip, ip.at(8080, ip.pod)))
+    (made,) = lab.establish([lab.connect(origin, ip.vip, 80)])
+    assert lab.next_packets([made, made]) == [made, made]
+    lab.forget()
+    lab.load("flush ruleset" + nat(ip, ip.at(8080, ip.remote_pod)))
+    assert lab.next_packets([made]) == [TCP_RESET]
+    for reject, outcome in (("reject with tcp reset", TCP_RESET), ("drop", DROPPED)):
+        lab.forget()
+        lab.load("flush ruleset" + filtered(ip, "forward", reject, of="meta l4proto tcp"))
+        assert lab.next_packets([made]) == [outcome]
+
+
+@each_family
+def test_connections_of_the_node_itself_are_not_established(lab: Lab, ip: Addresses) -> None:
+    """Its kernel knows nothing of them.  Nor are those to the node, or of other protocols."""
+    tried = [
+        Probe(Origin.NODE, ip.vip, 80),
+        Probe(Origin.POD, ip.node, 80),
+        Probe(Origin.POD, ip.vip, 80, "udp"),
+        Probe(Origin.POD, ip.vip, 0, PING),
+    ]
+    assert lab.establish(lab.connect_many(tried)) == []
+
+
 # ---- refusal ---------------------------------------------------------------------------------------------------
 
 PLACES = [
