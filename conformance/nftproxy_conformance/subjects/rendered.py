@@ -14,7 +14,7 @@ from nftproxy.model.settings import Capabilities, Settings
 from nftproxy.pipeline import Pipeline
 from nftproxy.rules.renderer import Renderer
 from nftproxy.rules.transaction import Transaction, delete_transaction, join
-from nftproxy_conformance.lab import Lab
+from nftproxy_conformance.lab import Lab, Namespace
 from nftproxy_conformance.specification.world import World
 from nftproxy_conformance.strategies.probes import MORE_IPS
 
@@ -41,7 +41,6 @@ class Rendered:
         self._kernel = Kernel()
         self._pipeline: Pipeline | None = None
         self._now = 0.0
-        self._sweeper = Sweeper(lambda _: None)
 
     def load(self, world: World) -> bool:
         """Replace the rules by those of a world, and return True, as nothing of earlier rules stays.
@@ -71,14 +70,9 @@ class Rendered:
         return False
 
     def end_gone(self) -> float:
-        """Look and sweep as the agent does, with a clock that doesn't wait.  A fast path may take seconds to notice."""
+        """Sweep them.  A fast path may take seconds to notice."""
         assert self._pipeline, "nothing was loaded"
-        gone, next_look = self._pipeline.gone_addresses, self._now
-        while next_look < math.inf:
-            self._now = next_look
-            if swept := gone.look(self._pipeline.state, self._now):
-                self.lab.node.call(self._sweeper.sweep, swept)
-            next_look = gone.next_look
+        self._now = end_gone(self._pipeline, self.lab.node, self._now)
         return 5.0
 
     def renew(self) -> bool:
@@ -87,11 +81,22 @@ class Rendered:
 
     def close(self) -> None:
         """Remove the node."""
-        self._sweeper.close()
         self.lab.close()
 
     def _apply(self, transaction: Transaction) -> None:
         self.lab.node.call(self._kernel.apply, transaction)
+
+
+def end_gone(pipeline: Pipeline, node: Namespace, now: float) -> float:
+    """Look and sweep as the agent does, from a time on, without waiting.  Return the time of the last look."""
+    sweeper = Sweeper(lambda _: None)
+    while True:
+        if swept := pipeline.gone_addresses.look(pipeline.state, now):
+            node.call(sweeper.sweep, swept)
+        if pipeline.gone_addresses.next_look == math.inf:
+            sweeper.close()
+            return now
+        now = pipeline.gone_addresses.next_look
 
 
 def events(world: World) -> Iterable[Event]:
