@@ -103,6 +103,11 @@ class Pipeline:
         """Take events in.  Return the transaction for the kernel, for all families, empty if no rule changes."""
         return join(finish(self.ingest_in_steps(events)).values())
 
+    def has_services(self, family: Family) -> bool:
+        """Whether any Service has a block in a family's generation."""
+        blocks = self.generations[family].blocks
+        return len(blocks) > (SKELETON in blocks)
+
     def ingest_in_steps(
         self, events: Iterable[Event], families: Collection[Family] = tuple(Family)
     ) -> Generator[None, None, dict[Family, Transaction]]:
@@ -117,7 +122,7 @@ class Pipeline:
         """
         self._invalid.merge((yield from self.state.ingest_in_steps(events)))
         self.lap(Stage.STATE)
-        if not families and not any(generation.blocks.keys() - {SKELETON} for generation in self.generations.values()):
+        if not families and not any(map(self.has_services, self.generations)):
             yield from self._fill()
             return {}
         changes = yield from self._update_generations()

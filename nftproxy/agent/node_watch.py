@@ -14,7 +14,7 @@ from nftproxy.agent.reporting.fault_reporter import FaultReporter
 from nftproxy.kernel.sysctl import CONNTRACK_ENTRIES, CONNTRACK_LIMIT, FORWARDING, read_all
 from nftproxy.model.addresses import Address, Family
 from nftproxy.model.conntrack_fill import nearly_full
-from nftproxy.pipeline import SKELETON, Pipeline
+from nftproxy.pipeline import Pipeline
 
 PERIOD = 30.0
 """Seconds between two looks: the default period of the checks of our own tables."""
@@ -43,6 +43,6 @@ def not_forwarded(
     pipeline: Pipeline, read_sysctls: Callable[[Iterable[str]], Mapping[str, int]] = read_all
 ) -> dict[Family, str]:
     """Return the families with Services whose packets the node doesn't forward, each with the sysctl that is 0."""
-    served = [family for family, generation in pipeline.generations.items() if generation.blocks.keys() != {SKELETON}]
+    served = [family for family in pipeline.generations if pipeline.has_services(family)]
     sysctls = read_sysctls(FORWARDING[family] for family in served)
     return {family: FORWARDING[family] for family in served if sysctls.get(FORWARDING[family]) == 0}

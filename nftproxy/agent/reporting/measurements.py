@@ -10,7 +10,7 @@ from nftproxy.kernel.sysctl import CONNTRACK_ENTRIES, CONNTRACK_LIMIT, FORWARDIN
 from nftproxy.logs import code_filter
 from nftproxy.model.addresses import Family
 from nftproxy.model.errors import Unavailable
-from nftproxy.pipeline import SKELETON, Pipeline
+from nftproxy.pipeline import Pipeline
 from nftproxy.policy.health_checks import without_local_endpoints
 
 
@@ -41,7 +41,7 @@ def measure(
         metrics.set("nftproxy_elements", generation.element_count(), family)
         for container, count in count_clients(family).items():
             metrics.set("nftproxy_affinity_entries", count, family, container)
-        if generation.blocks.keys() != {SKELETON} and FORWARDING[family] in sysctls:
+        if pipeline.has_services(family) and FORWARDING[family] in sysctls:
             metrics.set("nftproxy_forwarding", sysctls[FORWARDING[family]], family)
         for policy, count in without_local_endpoints(pipeline.state, family).items():
             metrics.set("kubeproxy_sync_proxy_rules_no_local_endpoints_total", count, family, policy)

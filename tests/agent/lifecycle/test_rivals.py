@@ -53,8 +53,9 @@ def test_waiting_can_be_ended() -> None:
     assert first.acquire()
 
     async def wait() -> None:
-        waiting = asyncio.ensure_future(until_alone(lambda _: None))
-        await asyncio.sleep(0.05)
+        found = asyncio.Event()
+        waiting = asyncio.ensure_future(until_alone(lambda _: found.set()))
+        await found.wait()
         waiting.cancel()
         await asyncio.wait([waiting])
         assert waiting.cancelled()

@@ -153,11 +153,11 @@ async def test_the_log_is_not_filled_while_nobody_answers(cluster: ApiClient) ->
     assert all(cluster._is_news("services", refused) for _ in range(3))
 
 
-async def test_waits_for_the_server(server: ApiServer, cluster: ApiClient) -> None:
+async def test_waits_for_the_server(server: ApiServer, cluster: ApiClient, caplog: pytest.LogCaptureFixture) -> None:
     """If there is no server yet, it is waited for."""
     server.stop()
     async with following(server, cluster) as seen:
-        await asyncio.sleep(0.2)
+        await seen.until(lambda: "trying again in" in caplog.text)
         assert not any(seen.batches.values())
         server.start()
         await seen.right()
