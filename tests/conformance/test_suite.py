@@ -26,7 +26,7 @@ from nftproxy_conformance.subjects.manifests import configuration, manifests, ob
 from nftproxy_conformance.subjects.plane import marker
 from nftproxy_conformance.subjects.proxy import suited
 from nftproxy_conformance.subjects.rendered import Rendered
-from nftproxy_conformance.trials import suite
+from nftproxy_conformance.trials import features, suite
 from nftproxy_conformance.trials.features import FEATURES, Finding
 from nftproxy_conformance.trials.suite import Result
 from nftproxy_conformance.trials.trial import Difference, Trial, but_for_sources
@@ -206,6 +206,31 @@ def test_connections_that_stay_or_end_wrongly_are_found(monkeypatch: pytest.Monk
         assert result.finding
         difference, after = result.finding.difference, result.finding.worlds[-1]
         assert rule_of(Oracle(after), difference.probe, difference.seen, difference.what) is rule
+
+
+def test_a_silent_endpoint_that_is_not_left_out_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A proxy that goes on sending clients to a silent endpoint breaks a rule of its own."""
+    if why := obstacle():
+        pytest.skip(why)
+    monkeypatch.setattr(Rendered, "leave_out", lambda *_: None)
+    monkeypatch.setattr(features, "SILENCE", 0.0)
+    (result,) = results(renderer(), "failover from silent endpoints")
+    assert result.finding
+    difference, world = result.finding.difference, result.finding.worlds[-1]
+    assert rule_of(Oracle(world), difference.probe, difference.seen, difference.what) is Rule.SILENT
+
+
+def test_a_lab_that_fails_by_chance_is_no_pass(lab: Lab) -> None:
+    """An error of the machine that doesn't come again ends the run, rather than the feature's search."""
+    errors = iter([LabError("too busy")])
+
+    def judge(_trial: Trial, _world: World) -> None:
+        for error in errors:
+            raise error
+
+    feature = FEATURES[0]._replace(judge=judge)
+    with Trial(mock.Mock(lab=lab)) as trial, pytest.raises(LabError, match="too busy"):
+        list(suite.run(trial, examples=3, features=[feature]))
 
 
 # The command

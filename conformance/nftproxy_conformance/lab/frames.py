@@ -181,6 +181,8 @@ def _read_tcp(source: bytes, destination: bytes, segment: bytes) -> Packet | Non
     if flags & RST:  # without an acknowledgement it has the number that the other end expects (RFC 9293, 3.10.7.1)
         token = ((acknowledged if flags & ACK else sequence) - 1) & 0xFFFFFFFF
         return Packet(What.RESET, token, source, sport, destination, dport, What.RESET.value)
+    if flags >> 12 != 5:  # with options: of a real program, such as a probe of the proxy on the node
+        return None
     if flags & SYN:
         return Packet(What.ANSWER if flags & ACK else What.OPENING, sequence, source, sport, destination, dport)
     if flags & PSH:

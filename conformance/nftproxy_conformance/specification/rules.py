@@ -13,6 +13,7 @@ from nftproxy.model.objects import Endpoint, TrafficPolicy
 from nftproxy.model.settings import Ping
 from nftproxy_conformance.lab.outcome import PING, Kind, Outcome, Probe
 from nftproxy_conformance.lab.topology import Origin
+from nftproxy_conformance.specification.endpoints import Lists
 from nftproxy_conformance.specification.fronts import Front
 from nftproxy_conformance.specification.oracle import Oracle
 from nftproxy_conformance.specification.world import place_of, virtual_ips
@@ -49,6 +50,7 @@ class Rule(Enum):
     REJECTED = "No endpoints", "no usable endpoint anywhere | rejected | rejected"
     DROPPED = "No endpoints", "policy `Local`, none on this node, some elsewhere | dropped | dropped"
     AFFINITY = "Session affinity", "With `sessionAffinity: ClientIP` a client reaches the same pod"
+    SILENT = "Failover", "endpoints that don't answer *this node* are left out until they answer again"
     REFUSED = "Failover", "A refusal passes if no other endpoint would do better"
     GONE = "Failover", "connections to an endpoint end once its address is in no EndpointSlice, instead of hanging"
     SOURCE_RANGES = "Source ranges", "What isn't admitted is dropped"
@@ -127,13 +129,16 @@ def _unserved(oracle: Oracle, address: Address) -> Rule:
 
 def _turned_away(oracle: Oracle, front: Front, probe: Probe) -> Rule:
     """The rule by which a connection to a Service port reaches no endpoint."""
-    assert front.port
-    lists = oracle.lists(front.service, front.port, family_of(Address(probe.address)))
-    if not lists.cluster:
+    if not _lists(oracle, front, probe).cluster:
         return Rule.REJECTED
     if _is_guarded(front, probe):
         return Rule.SOURCE_RANGES
     return Rule.FORBIDDEN if oracle.forbids(probe) else Rule.DROPPED
+
+
+def _lists(oracle: Oracle, front: Front, probe: Probe) -> Lists:
+    assert front.port
+    return oracle.lists(front.service, front.port, family_of(Address(probe.address)))
 
 
 def _is_guarded(front: Front, probe: Probe) -> bool:
@@ -156,6 +161,8 @@ def _served(oracle: Oracle, front: Front, probe: Probe, expected: frozenset[Outc
         return Rule.DRAW
     if not any(pod.ready or (pod.serving and pod.terminating) for pod in known):
         return Rule.USABLE
+    if set(wrong) <= _lists(oracle, front, probe).silent:
+        return Rule.SILENT
     if front.policy is TrafficPolicy.LOCAL:
         return Rule.POLICY if front.is_external else Rule.INTERNAL_POLICY
     return Rule.TERMINATING if not any(pod.ready for pod in known) else Rule.TOPOLOGY

@@ -102,16 +102,18 @@ def focused(
     node: st.SearchStrategy[Node] = st.just(PLAIN_NODE),  # noqa: B008  # a strategy is a value
     config: st.SearchStrategy[Config] = st.just(PLAIN_CONFIG),  # noqa: B008
     cidrs: st.SearchStrategy[list[ServiceCIDR]] = st.just([]),  # noqa: B008
+    targets: st.SearchStrategy[int] = st.just(8080),  # noqa: B008
     **fields: st.SearchStrategy[Any],
 ) -> World:
-    """A Service that is plain except for the given fields, with endpoints from `of`."""
+    """A Service that is plain except for the given fields, with endpoints from `of`, at a port from `targets`."""
     drawn = {name: draw(field) for name, field in ({"cluster_ips": dual_stack} | fields).items()}
     service = Service(
         **({"key": SERVICES[2], "created": 0, "type": ServiceType.CLUSTER_IP, "ports": PLAIN_PORTS} | drawn)
     )
     if service.type is ServiceType.CLUSTER_IP:
         service = structs.replace(service, ports=tuple(map(without_node_port, service.ports)))
-    ports = tuple(EndpointPort(port.name, port.protocol, 8080) for port in service.ports)
+    target = draw(targets)
+    ports = tuple(EndpointPort(port.name, port.protocol, target) for port in service.ports)
     slices_ = [
         EndpointSlice(
             ObjectKey(service.key.namespace, f"{service.key.name}-{family.value}"),
@@ -184,13 +186,36 @@ pinged_worlds = focused(
     options=st.builds(ServiceOptions, denied_source_ranges=some(SOURCES, most=1)),
     **_everywhere,
 )
-refusing_worlds = focused(
-    _ready,
-    options=st.builds(ServiceOptions, failover=st.sampled_from([frozenset(), frozenset({Failover.REFUSED})])),
-    internal_policy=policies,
-    external_policy=policies,
-    **_everywhere,
-)
+
+
+def _failing(failure: Failover) -> st.SearchStrategy[World]:
+    """Worlds for a failure.  A proxy still knows endpoints that have failed earlier, at other ports."""
+    return focused(
+        _ready,
+        options=st.builds(ServiceOptions, failover=st.sampled_from([frozenset(), frozenset({failure})])),
+        internal_policy=policies,
+        external_policy=policies,
+        targets=st.integers(10_000, 60_000),
+        **_everywhere,
+    )
+
+
+refusing_worlds = _failing(Failover.REFUSED)
+
+
+@st.composite
+def _silenced(draw: st.DrawFn) -> World:
+    """A world in which a pod of each family is silent.  The node itself isn't."""
+    world = draw(_failing(Failover.SILENT))
+    silent = [
+        (draw(st.sampled_from(pods_)), each.ports[0].port)
+        for each in world.slices
+        if (pods_ := [pod.address for pod in each.endpoints if pod.address not in NODE_IPS])
+    ]
+    return world._replace(silent=tuple(silent))
+
+
+silenced_worlds = _silenced()
 _LEAVERS = {
     IPV4: addresses(["10.1.0.9", "10.1.1.9"]),
     IPV6: addresses(["fd00:1::9", "fd00:1:0:1::9"]),

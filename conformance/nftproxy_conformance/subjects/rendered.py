@@ -69,6 +69,13 @@ class Rendered:
         """Return False, as loaded rules are in force at once."""
         return False
 
+    def leave_out(self, world: World) -> None:
+        """Leave out the world's silent endpoints.
+
+        Raises: as `follow` does.
+        """
+        self.follow(world, [_silence(world)])
+
     def end_gone(self) -> float:
         """Sweep them.  A fast path may take seconds to notice."""
         assert self._pipeline, "nothing was loaded"
@@ -110,6 +117,10 @@ def events(world: World) -> Iterable[Event]:
     if world.knows_interfaces:
         given.append(Put(HostAddresses(world.interfaces)))
     if world.silent:
-        refusing = frozenset(Place(*each) for each in world.refusing)
-        given.append(Put(SilentPlaces(tuple(Place(*each) for each in world.silent), refusing)))
+        given.append(_silence(world))
     return given
+
+
+def _silence(world: World) -> Put:
+    refusing = frozenset(Place(*each) for each in world.refusing)
+    return Put(SilentPlaces(tuple(Place(*each) for each in world.silent), refusing))

@@ -30,7 +30,9 @@ ENOUGH = 1000
 """Enough connections to show that an endpoint of ten is drawn twice as often as the rest."""
 
 PAUSE = 0.05
-"""Seconds between two packets of a connection that is due to end."""
+"""Seconds between two looks whether connections have ended, or find other endpoints."""
+SILENCE = 10.0
+"""Seconds in which a proxy must leave out silent endpoints.  nftproxy takes one or two."""
 
 Matters = Callable[[World, Probe], bool]
 
@@ -135,6 +137,22 @@ def refused(trial: Trial, world: World) -> Finding | None:
         if heard and not passes and not trial.explains(ANNOTATIONS):
             return Finding((world,), _differs(outcome, DROPPED, refusal, WRONGLY_REFUSED))
     return None
+
+
+def silenced(trial: Trial, world: World) -> Finding | None:
+    """Judge that endpoints that answer no client are left out, once clients have sent their first packets again."""
+    trial.load(world._replace(silent=()))
+    wanted = [probe for probe in probes(world) if probe.protocol == "tcp"]
+    lab, deadline = trial.subject.lab, time.monotonic() + SILENCE
+    trial.subject.leave_out(world)
+    with lab.unanswered():
+        while time.monotonic() < deadline:
+            waiting = [each.probe for each in trial.connect(wanted) if each.endpoint in world.silent and each.probe]
+            lab.connect_many(waiting)
+            if not trial.all_differences(world, wanted, but_for_sources):
+                break
+            time.sleep(PAUSE)
+    return _first(trial, (world,), wanted, but_for_sources)
 
 
 def ended(trial: Trial, case: tuple[World, Sequence[Event]]) -> Finding | None:
@@ -262,6 +280,7 @@ FEATURES = (
     _plain("closed external addresses", focused.closed_worlds, _to_outside)._replace(settings=_CLOSING),
     Feature("pings", focused.pinged_worlds, pinged, _CLOSING | {"ping"}),
     _plain("contested addresses and ports", blind_worlds, anything),
+    Feature("failover from silent endpoints", focused.silenced_worlds, silenced),
     Feature("failover after refusals", focused.refusing_worlds, refused),
     Feature("connections to gone endpoints", focused.departures(), ended),
     Feature("uniform choice", crowded_worlds, evenly),

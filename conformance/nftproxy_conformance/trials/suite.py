@@ -6,7 +6,6 @@ the endpoints that the kernel draws are random.
 
 from __future__ import annotations
 
-import contextlib
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import MappingProxyType
@@ -20,6 +19,7 @@ from nftproxy.model.errors import Refused
 from nftproxy.model.settings import Capabilities, Settings
 from nftproxy.pipeline import Pipeline
 from nftproxy.rules.renderer import Renderer
+from nftproxy_conformance.lab import LabError
 from nftproxy_conformance.lab.established import WentAstray
 from nftproxy_conformance.strategies.focused import PLAIN_CONFIG, sample
 from nftproxy_conformance.subjects.proxy import ProxyFailed
@@ -68,6 +68,7 @@ class _Search:
         self._deadline = float("inf")
         self.clusters = 0
         self.result = Result(feature.name, 0, 0)
+        self.error: LabError | None = None
 
     def try_one(self, case: Any) -> None:
         """Try an example, and keep its fault.  Hypothesis ends with the smallest example."""
@@ -78,6 +79,9 @@ class _Search:
             finding = self._feature.judge(self._trial, case)
         except (Refused, ProxyFailed, WentAstray) as error:
             refused = str(error)
+        except LabError as error:
+            self.error = error
+            raise
         if self.result.ok:
             self.clusters += 1
         connections = self._trial.connections - self._before
@@ -139,8 +143,13 @@ def _search(trial: Trial, feature: Feature, examples: int, start: int, progress:
     def look(case: Any) -> None:
         search.try_one(case)
 
-    with contextlib.suppress(_Wrong, Flaky):  # Flaky if time was up, or the fault shows by chance only
+    try:
         look()
+    except _Wrong:
+        pass
+    except Flaky as error:  # time was up, or the fault shows by chance only, or the lab failed by chance
+        if search.result.ok:
+            raise search.error or error from error
     return search.result
 
 

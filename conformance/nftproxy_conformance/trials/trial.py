@@ -78,6 +78,9 @@ class Subject(Protocol):
     def settle(self) -> bool:
         """Wait until it has applied all changes.  False if it never needs to wait."""
 
+    def leave_out(self, world: World) -> None:
+        """Leave out the world's silent endpoints, if nothing does that by itself once clients notice the silence."""
+
     def end_gone(self) -> float:
         """End connections to endpoints that are gone, where it is asked for, within the returned seconds."""
 

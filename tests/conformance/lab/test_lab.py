@@ -34,7 +34,7 @@ from nftproxy_conformance.lab import (
     is_even,
     obstacle,
 )
-from nftproxy_conformance.lab.frames import ANSWERS, is_intact
+from nftproxy_conformance.lab.frames import ANSWERS, is_intact, parse
 from nftproxy_conformance.lab.outcome import FIRST_PORT, LAST_PORT
 
 from nftproxy.model.errors import Unavailable
@@ -327,6 +327,15 @@ def test_no_route_is_the_nodes_own_refusal() -> None:
         cut_off.node.ip("route del default", "route add unreachable 198.51.100.0/24")
         outcome = cut_off.connect(Origin.NODE, "198.51.100.1", 80, source=IP.node)
     assert outcome == Outcome(Kind.REJECTED, how="errno EHOSTUNREACH")
+
+
+def test_connections_of_real_programs_are_none_of_the_labs() -> None:
+    """A real first packet, which has options, is told from the lab's."""
+    real = bytes.fromhex(
+        "4500003cf303400040067c09c0a800020a010104a9a0271106ad7dd600000000a002faf0cbdd0000020405b40402080a1af3177000000000"
+        "0103030a"
+    )
+    assert parse(real) is None
 
 
 # ---- many ------------------------------------------------------------------------------------------------------
