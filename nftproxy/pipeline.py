@@ -16,6 +16,7 @@ from nftproxy.model.objects import ObjectKey
 from nftproxy.model.settings import Settings
 from nftproxy.model.stages import Stage
 from nftproxy.model.steps import Steps, finish
+from nftproxy.policy.balanced_lists import BalancedLists
 from nftproxy.policy.choosing.choice import ChoiceCache
 from nftproxy.policy.compile import PortKey, compile_service, port_keys
 from nftproxy.policy.counts import CountedFronts
@@ -63,6 +64,7 @@ class Pipeline:
         gone_addresses: the TCP connections that must be forgotten.
         health_checks: the answers of health-check node ports.
         localhost_ports: the endpoints that serve node ports at localhost.
+        balanced_lists: the lists that follow the connections of their endpoints.
         counted: the owners of the fronts that are counted.
         withheld: by family, the Services that contribute no rules, each with the reason, "" until it is known.
             agent/sync/quarantine.py decides which Services these are.
@@ -90,6 +92,7 @@ class Pipeline:
         self.choices = ChoiceCache()
         self.health_checks = HealthChecks()
         self.localhost_ports = LocalhostPorts(settings.config)
+        self.balanced_lists = BalancedLists(settings)
         self.counted = CountedFronts(settings.config)
         self.losses: dict[ObjectKey, list[LostClaim]] = {}
         self.withheld: dict[Family, dict[ObjectKey, str]] = {family: {} for family in self.generations}
@@ -296,7 +299,8 @@ class Pipeline:
     def _refresh_derived(self, services: list[ObjectKey]) -> None:
         """Update everything that is derived from these Services beside rules.  After this nothing is invalid any more.
 
-        These are losses, counted fronts, UDP flows, addresses that are gone, health checks and node ports at localhost.
+        These are losses, counted fronts, UDP flows, addresses that are gone, health checks, node ports at localhost,
+        and balanced lists.
         """
         invalid = self._invalid
         claiming = [key for key in services if invalid.everything or key in invalid.services]
@@ -308,6 +312,8 @@ class Pipeline:
         self.gone_addresses.refresh(self.state, services)
         self.health_checks.refresh(self.state, services, self.withheld)
         self.localhost_ports.refresh(self.state, services, self.withheld)
+        cache = self.choices if len(services) <= MOST_CACHED else None
+        self.balanced_lists.refresh(self.state, services, self.withheld, cache)
         self._updated.update(services)
         self._invalid = Invalidation()
         self.lap(Stage.FOLLOW)

@@ -303,6 +303,7 @@ CLAIMS: dict[str, dict[Probe, set[Outcome]]] = {
     "algorithms": {
         way(POD, "10.96.0.20", 53, "udp"): at(5353, "10.1.0.6", "10.1.1.6"),
         way(POD, "10.96.0.40", 5060, "udp"): at(5060, "10.1.0.9", "10.1.1.10"),
+        way(POD, "10.96.0.50"): at(8080, "10.1.0.11", "10.1.1.11"),
     },
     "conflicts": {
         way(OUTSIDE, "203.0.113.9"): hidden(8080, "10.1.0.4"),

@@ -549,6 +549,7 @@ CROWDED = (
     ),
     service(annotations={"weights": "zone:a=2,zone:b=1"}),
     service(annotations={"algorithm": "round-robin"}),
+    service(annotations={"algorithm": "least-connections"}),
     service(annotations={"failover": "silent,refused"}),
 )
 

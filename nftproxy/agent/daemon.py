@@ -27,6 +27,7 @@ from nftproxy.agent.lifecycle.reload import until_changed
 from nftproxy.agent.lifecycle.rivals import until_alone, watch_other_proxies
 from nftproxy.agent.lifecycle.shutdown import SIGNALS, asked_to_end, ends_in_any_case
 from nftproxy.agent.lifecycle.startup_taint import StartupTaint
+from nftproxy.agent.load_watch import LoadWatch
 from nftproxy.agent.localhost.forwarder import LocalhostForwarder
 from nftproxy.agent.loop import SyncLoop
 from nftproxy.agent.node_watch import watch_node
@@ -45,6 +46,7 @@ from nftproxy.api.kinds import kinds_for
 from nftproxy.api.services import PROXY_NAME
 from nftproxy.kernel.agent_lock import AgentLock
 from nftproxy.kernel.async_kernel import AsyncKernel
+from nftproxy.kernel.conntrack.connection_counts import established_connections
 from nftproxy.kernel.conntrack.sweeps import SweepQueue
 from nftproxy.kernel.conntrack.unanswered import UnansweredReader
 from nftproxy.kernel.drift import TableWatch
@@ -112,12 +114,14 @@ class Daemon:
         has_localhost = bool(config.node_port_addresses.localhost)
         self._forwarder = LocalhostForwarder(self.metrics, report) if has_localhost else None
         self._silence_watch = SilenceWatch(state, pipeline.generations, UnansweredReader(), self.metrics, report)
+        self._load_watch = LoadWatch(pipeline.balanced_lists, established_connections, self.metrics)
         followers = Followers(
             pipeline,
             self._conntrack,
             self._listeners,
             self._forwarder,
             self._silence_watch,
+            self._load_watch,
             self._startup_taint,
             self.faults,
         )
@@ -187,7 +191,11 @@ class Daemon:
                 await self._kernel.prepare()
             await self._counts.set_baseline()
             await self._agent_socket.open()
-            await self._loop.run({**sources, "connections without an answer": self._silence_watch.events()})
+            watches = {
+                "connections without an answer": self._silence_watch.events(),
+                "connections of endpoints": self._load_watch.events(),
+            }
+            await self._loop.run({**sources, **watches})
         finally:
             for task in beside:
                 task.cancel()

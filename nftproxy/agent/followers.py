@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 from nftproxy.agent.http.listeners import Listeners
 from nftproxy.agent.lifecycle.startup_taint import StartupTaint
+from nftproxy.agent.load_watch import LoadWatch
 from nftproxy.agent.localhost.forwarder import LocalhostForwarder
 from nftproxy.agent.reporting.fault_reporter import FaultReporter
 from nftproxy.agent.silence_watch import SilenceWatch
@@ -37,6 +38,7 @@ class Followers:
     forwarder: LocalhostForwarder | None
     """None unless the configuration enables localhost."""
     silence_watch: SilenceWatch
+    load_watch: LoadWatch
     startup_taint: StartupTaint
     faults: FaultReporter
     _is_first: bool = True
@@ -61,6 +63,7 @@ class Followers:
         if self.forwarder:
             self.forwarder.serve(self.pipeline.localhost_ports.by_port)
         self.silence_watch.rules_loaded()
+        self.load_watch.rules_loaded()
         self.faults.report_services()
         return self.pipeline.gone_addresses.next_look
 

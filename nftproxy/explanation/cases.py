@@ -53,6 +53,7 @@ REJECTIONS = {
 HOW_CHOSEN = {
     Algorithm.RANDOM: "drawn at random",
     Algorithm.ROUND_ROBIN: "one after the other (round-robin)",
+    Algorithm.LEAST_CONNECTIONS: "drawn at random, rather with fewer connections (least-connections)",
     Algorithm.SOURCE_HASH: "by a hash of the client's address (source-hash)",
     Algorithm.SOURCE_HASH_WITH_PORT: "by a hash of the client's address and port (source-hash-with-port)",
     Algorithm.CONSISTENT_HASH: "by a hash of the client's address that moves few clients (consistent-hash)",
@@ -90,7 +91,7 @@ def served_case(pipeline: Pipeline, spot: ToAddress, served: Served, client: Cli
     choice = _choice(pipeline, spot.family, served, client)
     endpoints = tuple(_endpoints(pipeline, served, choice, client, pods))
     count = sum(endpoint.share > 0 for endpoint in endpoints)
-    algorithm = served.service.options.effective_algorithm
+    algorithm = served.service.options.algorithm_for(spot.protocol)
     why = f"to one of {count} endpoints, {HOW_CHOSEN[algorithm]}" if count > 1 else "to the only endpoint"
     if count:
         screening = _screening(pipeline, spot.family, served, client)

@@ -17,7 +17,7 @@ from typing import Annotated, NamedTuple, get_type_hints
 
 import msgspec
 
-from nftproxy.model.addresses import Network
+from nftproxy.model.addresses import Network, Protocol
 from nftproxy.model.keys import KeyEnum
 
 PREFIX = "nftproxy.dev/"
@@ -32,6 +32,7 @@ class Algorithm(KeyEnum):
 
     RANDOM = "random"
     ROUND_ROBIN = "round-robin"
+    LEAST_CONNECTIONS = "least-connections"
     SOURCE_HASH = "source-hash"
     SOURCE_HASH_WITH_PORT = "source-hash-with-port"
     CONSISTENT_HASH = "consistent-hash"
@@ -153,9 +154,13 @@ class ServiceOptions(msgspec.Struct, frozen=True, gc=False):
         ),
     ] = frozenset()
 
-    @property
-    def effective_algorithm(self) -> Algorithm:
-        """The algorithm, which is RANDOM if neither the annotation nor the configuration has any."""
+    def algorithm_for(self, protocol: Protocol) -> Algorithm:
+        """The algorithm, which is RANDOM if neither the annotation nor the configuration has any.
+
+        Only TCP has connections to count: of UDP and SCTP, connection tracking knows packets that came lately.
+        """
+        if self.algorithm is Algorithm.LEAST_CONNECTIONS and protocol is not Protocol.TCP:
+            return Algorithm.RANDOM
         return self.algorithm or Algorithm.RANDOM
 
     def fails_over(self, *failures: Failover) -> bool:

@@ -86,6 +86,7 @@ class Code(StrEnum):
     ENDPOINT_SILENT = "NFT311", "An endpoint doesn't answer this node, and its Service leaves such endpoints out"
     CONFLICT_API_SERVER = "NFT312", "A Service claims the address at which this node reaches the API server"
     BUDGET_EXCEEDED = "NFT313", "A namespace asks for more than its share of the budget, and a Service is quarantined"
+    LEAST_CONNECTIONS_OVERSIZED = "NFT314", "A Service has too many endpoints or addresses for least connections"
 
     FEATURE_MISSING = "NFT401", "The kernel or nft lacks something that the rules need"
     FAMILY_MISSING = "NFT402", "The kernel's nftables doesn't know IPv4 or IPv6"
@@ -110,6 +111,8 @@ class Code(StrEnum):
     CHANGES_POSTPONED = "NFT420", "Changes of a Service cost much, and wait for their turn"
 
     FAST_PATH_INCOMPLETE = "NFT421", "The fast path of established connections isn't there, or lacks interfaces"
+
+    LOADS_UNREADABLE = "NFT422", "Connections can't be counted, so the shares of endpoints don't follow them"
 
     API_UNREACHABLE = "NFT501", "The API server doesn't answer"
     API_UNHELPFUL = "NFT502", "The API server's answer can't be used"

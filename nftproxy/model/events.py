@@ -5,10 +5,13 @@ Events of the API, which the agent sends, are in agent/reporting/event_recorder.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import NamedTuple
+
 import msgspec
 
-from nftproxy.model.addresses import Address
-from nftproxy.model.objects import ClusterObject, Ignored, Node, ObjectKey, Place, ServiceCIDR
+from nftproxy.model.addresses import Address, Family
+from nftproxy.model.objects import ClusterObject, Ignored, Node, ObjectKey, Place, ServiceCIDR, TrafficPolicy
 
 
 class HostAddresses(msgspec.Struct, frozen=True):
@@ -27,13 +30,38 @@ class SilentPlaces(msgspec.Struct, frozen=True):
     refusing: frozenset[Place] = frozenset()
 
 
+class ListKey(NamedTuple):
+    """A list of endpoints of a Service's TCP port, by the port's name and the policy that asks for the list."""
+
+    service: ObjectKey
+    port: str
+    family: Family
+    policy: TrafficPolicy
+
+    @property
+    def rank(self) -> tuple[ObjectKey, str, str, str]:
+        """Sort key, as members of an Enum have no order."""
+        return self.service, self.port, self.family.value, self.policy.value
+
+
+NEUTRAL = 100
+Factors = Mapping[Place, int]
+"""The percentage of its weight that each endpoint of a list gets, 1 or more.  Absent endpoints are `NEUTRAL`."""
+
+
+class LoadFactors(msgspec.Struct, frozen=True):
+    """The factors of lists whose endpoints have unequal numbers of connections (policy/balance.py)."""
+
+    by_list: Mapping[ListKey, Factors]
+
+
 class ApiServers(msgspec.Struct, frozen=True):
     """All addresses and ports at which this agent reaches the API server."""
 
     places: frozenset[Place]
 
 
-Seen = HostAddresses | SilentPlaces | ApiServers
+Seen = HostAddresses | SilentPlaces | LoadFactors | ApiServers
 """An observation of this node itself.  Each type has a single value at a time."""
 
 

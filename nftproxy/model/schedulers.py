@@ -15,7 +15,11 @@ class Replacement(NamedTuple):
     difference: str = ""
 
 
-_BY_CONNECTIONS = Replacement(Algorithm.ROUND_ROBIN, "endpoints with fewer connections are not preferred")
+_BY_CONNECTIONS = Replacement(Algorithm.LEAST_CONNECTIONS, "shares follow their connections every few seconds")
+_BY_LOCALITY = Replacement(
+    Algorithm.LEAST_CONNECTIONS,
+    "connections to an address don't all go to the same endpoint until it has too many",
+)
 _ONE_ENDPOINT = Replacement(Algorithm.RANDOM, "connections to an address don't all go to the same endpoint")
 
 SCHEDULERS: Mapping[str, Replacement] = {
@@ -27,7 +31,8 @@ SCHEDULERS: Mapping[str, Replacement] = {
         "most connections would hash to other endpoints when an endpoint goes, which consistent-hash-with-port avoids",
     ),
     **dict.fromkeys(("lc", "wlc", "sed", "nq", "twos"), _BY_CONNECTIONS),
-    **dict.fromkeys(("dh", "lblc", "lblcr", "fo", "ovf"), _ONE_ENDPOINT),
+    **dict.fromkeys(("lblc", "lblcr"), _BY_LOCALITY),
+    **dict.fromkeys(("dh", "fo", "ovf"), _ONE_ENDPOINT),
 }
 """By the names of Linux' modules (net/netfilter/ipvs).
 

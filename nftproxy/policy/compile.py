@@ -94,7 +94,7 @@ def compile_service(
         screen = screen_of(service, settings.config, family, had, own.list, denied) if choice.has_endpoints else None
         if screen and screen.denied:
             denied = ()
-        drawing = Drawing(family, service, port, state.node.name, settings)
+        drawing = Drawing(family, service, port, state.node.name, settings, state.factors)
         failover = PortFailover.of(service, family, port, choice)
         compiler = _PortCompiler(own, choice, drawing, screen, settings.config.service_counts, failover)
         fields: dict[str, Any] = compiler.collected(had)
@@ -145,7 +145,7 @@ class _PortCompiler(NamedTuple):
 
     def _rows(self, policy: TrafficPolicy) -> tuple[Row, ...]:
         candidates = self.choice.local if policy is TrafficPolicy.LOCAL else self.choice.cluster
-        return self.drawing.rows(candidates) if candidates else ()
+        return self.drawing.rows(candidates, policy) if candidates else ()
 
     def _hairpins(self) -> list[Place]:
         """This node's endpoints: a packet from an endpoint to itself, through a Service, needs another source address.

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
-from nftproxy.model.addresses import Family
+from nftproxy.model.addresses import Family, Protocol
 from nftproxy.model.annotations import Algorithm
+from nftproxy.model.events import Factors, ListKey
 from nftproxy.model.objects import Service, ServicePort, TrafficPolicy
 from nftproxy.model.settings import Settings
 from nftproxy.policy.choosing.candidates import Candidate
-from nftproxy.policy.choosing.placement import is_consistent, lane, placed
+from nftproxy.policy.choosing.placement import NO_FACTORS, is_consistent, lane, placed
 from nftproxy.policy.facts import DrawFacts, Front, ListFacts, Row
 from nftproxy.policy.numbers import NUMBERS, Draw, as_address, draw_number, slot_addresses
 from nftproxy.policy.skeleton import endings
@@ -19,6 +20,7 @@ HASH_SEED = "0x6e667470"
 
 _DRAWS = {
     Algorithm.RANDOM: Draw.RANDOM,
+    Algorithm.LEAST_CONNECTIONS: Draw.RANDOM,
     Algorithm.SOURCE_HASH: Draw.BY_CLIENT,
     Algorithm.SOURCE_HASH_WITH_PORT: Draw.BY_CLIENT_AND_PORT,
     Algorithm.CONSISTENT_HASH: Draw.CONSISTENT,
@@ -26,23 +28,46 @@ _DRAWS = {
 }
 
 
+def algorithm_of(family: Family, service: Service, protocol: Protocol, settings: Settings) -> Algorithm:
+    """The algorithm that chooses endpoints for a Service in a family.
+
+    Clients are remembered in a map, which the nft of some nodes doesn't support for IPv6.  There a hash of the client's
+    address must bring them back.
+    """
+    algorithm = service.options.algorithm_for(protocol)
+    if service.affinity_timeout is None or _has_maps(family, settings):
+        return algorithm
+    return Algorithm.CONSISTENT_HASH if is_consistent(algorithm) else Algorithm.SOURCE_HASH
+
+
+def _has_maps(family: Family, settings: Settings) -> bool:
+    return family is Family.IPV4 or settings.capabilities.wide_maps
+
+
 class Drawing:
     """The draws of a Service port in a family, on a node."""
 
-    def __init__(self, family: Family, service: Service, port: ServicePort, node_name: str, settings: Settings) -> None:
+    def __init__(
+        self,
+        family: Family,
+        service: Service,
+        port: ServicePort,
+        node_name: str,
+        settings: Settings,
+        factors: Mapping[ListKey, Factors],
+    ) -> None:
         self._family = family
         self._protocol = port.protocol
         self._placement_key = f"{node_name} {service.key}"
         self._endings = endings(settings.config)
-        timeout, algorithm = service.affinity_timeout, service.options.effective_algorithm
-        # Clients are remembered in a map, which the nft of some nodes doesn't support for IPv6.  There a hash of the
-        # client's address must bring them back.
-        has_maps = family is Family.IPV4 or settings.capabilities.wide_maps
-        self.remembered = ((timeout, as_address(timeout, family)),) if timeout is not None and has_maps else ()
+        timeout = service.affinity_timeout if _has_maps(family, settings) else None
+        self.remembered = ((timeout, as_address(timeout, family)),) if timeout is not None else ()
         """The seconds for which clients are remembered, also as an address.  Empty if they aren't."""
-        if timeout is not None and not has_maps:
-            algorithm = Algorithm.CONSISTENT_HASH if is_consistent(algorithm) else Algorithm.SOURCE_HASH
-        self._algorithm = algorithm
+        self._algorithm = algorithm = algorithm_of(family, service, port.protocol, settings)
+        self._factors: dict[TrafficPolicy, Factors] = {}
+        if factors and algorithm is Algorithm.LEAST_CONNECTIONS:
+            keys = {policy: ListKey(service.key, port.name, family, policy) for policy in TrafficPolicy}
+            self._factors = {policy: factors[key] for policy, key in keys.items() if key in factors}
         if algorithm is Algorithm.ROUND_ROBIN:
             self._method = Draw(Draw.IN_TURN_0.value + lane(str(service.key)))
         else:
@@ -114,8 +139,9 @@ class Drawing:
         rows = tuple((f"{protocol} . {slot}", address) for slot, address in enumerate(slots))
         return ((f"{protocol}-slots-{len(slots)}", rows),)
 
-    def rows(self, candidates: Sequence[Candidate]) -> tuple[Row, ...]:
+    def rows(self, candidates: Sequence[Candidate], policy: TrafficPolicy) -> tuple[Row, ...]:
         """The endpoints of a list in their slots, each in as many slots as its weight and the algorithm give it."""
-        places = placed(candidates, self._algorithm, self._placement_key)
+        factors = self._factors.get(policy, NO_FACTORS)
+        places = placed(candidates, self._algorithm, self._placement_key, factors)
         slots = slot_addresses(len(places), self._family)
         return tuple([(slot, address, port) for slot, (address, port) in zip(slots, places, strict=False)])

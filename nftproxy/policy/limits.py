@@ -86,7 +86,7 @@ def excess(service: Service, slices: Collection[EndpointSlice]) -> str:
     if len(service.source_ranges) > MAX_SOURCE_RANGES:
         return f"it has {len(service.source_ranges)} source ranges, and {MAX_SOURCE_RANGES} are allowed"
     offered = sum(len(each.endpoints) * len(each.ports) for each in slices)
-    most = _most_placed(service, slices, offered) * (_addresses(service) + 1) * _copies(service)
+    most = _most_placed(service, slices, offered, Protocol.TCP) * (_addresses(service) + 1) * _copies(service)
     if most <= MAX_ROWS and offered <= MAX_ENDPOINTS:  # as with nearly every Service, with any port names
         return ""
     endpoints = _endpoints(slices)
@@ -182,8 +182,9 @@ def _all_rows(service: Service, slices: Collection[EndpointSlice]) -> int:
         weights = [weight_of(each) for each in slices]
         of_zones = max((weight for _, weight in service.options.weights), default=1)
         heaviest = max(weights, default=1) // (math.gcd(*weights) or 1) * max(of_zones, 1)
-        counts = _endpoints(slices).values()
-        rows = sum(rows_at_most(count, service.options.effective_algorithm, heaviest) for count in counts if count)
+        counts = _endpoints(slices).items()
+        algorithm = service.options.algorithm_for
+        rows = sum(rows_at_most(count, algorithm(protocol), heaviest) for (_, _, protocol), count in counts if count)
     return max(rows, 1) + max(len(service.ports) - 1, 0)
 
 
@@ -206,10 +207,11 @@ def _copies(service: Service) -> int:
     return (1 + is_local) * (1 + (service.affinity_timeout is not None))
 
 
-def _most_placed(service: Service, slices: Collection[EndpointSlice], endpoints: int) -> int:
+def _most_placed(service: Service, slices: Collection[EndpointSlice], endpoints: int, protocol: Protocol) -> int:
     """The most rows of so many endpoints at a front: more if an algorithm or weights repeat them."""
     is_weighted = bool(service.options.weights) or any(each.options.weight is not None for each in slices)
-    return most_placed(endpoints, service.options.effective_algorithm, is_weighted=is_weighted) if endpoints else 0
+    algorithm = service.options.algorithm_for(protocol)
+    return most_placed(endpoints, algorithm, is_weighted=is_weighted) if endpoints else 0
 
 
 def _endpoints(slices: Collection[EndpointSlice]) -> EndpointCounts:
@@ -224,7 +226,7 @@ def _rows(service: Service, slices: Collection[EndpointSlice], endpoints: Endpoi
     addresses = Counter(map(family_of, (*service.cluster_ips, *service.load_balancer_ips, *service.external_ips)))
     rows = sum(
         (addresses[family] + (port.node_port > 0))
-        * _most_placed(service, slices, endpoints[family, port.name, port.protocol])
+        * _most_placed(service, slices, endpoints[family, port.name, port.protocol], port.protocol)
         for port in service.ports
         for family in set(map(family_of, service.cluster_ips))
     )

@@ -13,7 +13,20 @@ import msgspec
 
 from nftproxy.model.addresses import Address, Family, Network, Protocol
 from nftproxy.model.annotations import PLAIN, Algorithm, Failover
-from nftproxy.model.events import ApiServers, Event, HostAddresses, Listed, Put, Removed, Seen, SilentPlaces, key_of
+from nftproxy.model.events import (
+    ApiServers,
+    Event,
+    Factors,
+    HostAddresses,
+    Listed,
+    ListKey,
+    LoadFactors,
+    Put,
+    Removed,
+    Seen,
+    SilentPlaces,
+    key_of,
+)
 from nftproxy.model.objects import (
     ClusterObject,
     Endpoint,
@@ -63,7 +76,7 @@ class ClusterState:
     each with the reason.  `excess_changes` counts the changes of `excessive`.
     `ignored` are the Services that aren't for this proxy, which no rule depends on.
     `failing_over` has the `services` that ask for failover, by failure.  `silent` are the endpoints that don't answer,
-    and `refusing` those of them that refuse.
+    and `refusing` those of them that refuse.  `factors` shift the weights of lists with least connections.
     """
 
     def __init__(self, node_name: str, config: Config = Config()) -> None:  # noqa: B008  # a value
@@ -73,6 +86,7 @@ class ClusterState:
         self.host_addresses: frozenset[Address] | None = None
         self.silent: tuple[Place, ...] = ()
         self.refusing: frozenset[Place] = frozenset()
+        self.factors: Mapping[ListKey, Factors] = {}
         self.api_servers: frozenset[Place] = frozenset()
         self.services: dict[ObjectKey, Service] = {}
         self.failing_over: dict[Failover, set[ObjectKey]] = {each: set() for each in Failover}
@@ -248,6 +262,10 @@ class ClusterState:
                 touched.table = touched.everything = True
             case SilentPlaces() if (self.silent, self.refusing) != (new.places, new.refusing):
                 self._change_silent(new, touched)
+            case LoadFactors(by_list=factors):
+                before, self.factors = self.factors, factors
+                changed = {key.service for key in {*before, *factors} if before.get(key) != factors.get(key)}
+                touched.endpoints |= changed & self.services.keys()
             case ApiServers() if self.api_servers != new.places:
                 self.api_servers = new.places
                 self.claims.set_api_servers(new.places)

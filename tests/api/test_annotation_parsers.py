@@ -70,8 +70,8 @@ def test_each_annotation_sets_its_field_only() -> None:
         (
             "algorithm",
             "rr",
-            "[nftproxy.dev/algorithm]: is 'rr', not one of random, round-robin, source-hash, source-hash-with-port,"
-            " consistent-hash, consistent-hash-with-port: the annotation has no effect",
+            "[nftproxy.dev/algorithm]: is 'rr', not one of random, round-robin, least-connections, source-hash, "
+            "source-hash-with-port, consistent-hash, consistent-hash-with-port: the annotation has no effect",
         ),
         ("algorithm", 3, "[nftproxy.dev/algorithm]: is 3, not a string: the annotation has no effect"),
         ("algorithm", {}, "[nftproxy.dev/algorithm]: is an object, not a string: the annotation has no effect"),

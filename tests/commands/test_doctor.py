@@ -218,7 +218,11 @@ def test_invalid_packets_by_metric_and_counter(answers: Any, config: Any) -> Non
     [
         ("''", "note", "round-robin"),
         ("rr", "note", "round-robin"),
-        ("lc", "warning", "round-robin, where endpoints with fewer connections are not preferred"),
+        (
+            "lc",
+            "warning",
+            "least-connections, where shares follow their connections every few seconds",
+        ),
         ("sh", "note", "source-hash"),
         ("odd", "warning", "random, where nftproxy doesn't know this scheduler"),
     ],

@@ -170,7 +170,7 @@ def test_every_field() -> None:
         ("wrr", Algorithm.ROUND_ROBIN),
         ("sh", Algorithm.SOURCE_HASH),
         ("mh", Algorithm.SOURCE_HASH_WITH_PORT),
-        ("lc", Algorithm.ROUND_ROBIN),
+        ("lc", Algorithm.LEAST_CONNECTIONS),
         ("dh", Algorithm.RANDOM),
         ("odd", Algorithm.RANDOM),
         ("", None),

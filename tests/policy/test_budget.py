@@ -174,6 +174,8 @@ SHAPES: dict[str, dict[str, Any]] = {
     "sticky": {"affinity_timeout": 60},
     "sticky and local": {"affinity_timeout": 60, "external_policy": "Local", "external_ips": ["203.0.113.1"]},
     "round-robin": {"annotations": {"algorithm": "round-robin"}},
+    "least-connections": {"annotations": {"algorithm": "least-connections"}},
+    "least-connections by weight": {"annotations": {"algorithm": "least-connections", "weights": "zone:a=3"}},
     "consistent": {"annotations": {"algorithm": "consistent-hash"}},
     "weighted": {"annotations": {"weights": "zone:a=3"}},
     "screened": {

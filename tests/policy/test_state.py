@@ -88,7 +88,7 @@ def test_the_default_algorithm_is_of_services_without_the_annotation() -> None:
     other = service("shop/c")
     made = ClusterState("node-a", Config(algorithm=Algorithm.SOURCE_HASH))
     made.ingest(Listed(Service, (plain, own, other)))
-    assert [each.options.effective_algorithm for each in made.services.values()] == [
+    assert [each.options.algorithm for each in made.services.values()] == [
         Algorithm.SOURCE_HASH,
         Algorithm.RANDOM,
         Algorithm.SOURCE_HASH,

@@ -63,7 +63,7 @@ class Pods:
         """Have the slices name these pods."""
         ends = [f"{self._ip.of(pod)}@node-{pod.name[-1]}" for pod in hosts]
         put_service(self._world.server, "roll", (VIP[self._ip],), ends, metadata=failover(self._words))
-        eventually(lambda: len(self._world.sharing("roll")), len(hosts))
+        eventually(lambda: len(self._world.shares("roll")), len(hosts))
 
     def close(self) -> None:
         """Remove the Service and its pods."""

@@ -1,4 +1,4 @@
-"""Least connections by IPVS, and by weights that follow connection tracking: `python -m tools.bench.least_connections`.
+"""Least connections by IPVS, and by nftproxy's algorithm of that name: `python -m tools.bench.least_connections`.
 
 A node, three pods and a client in network namespaces for each way to choose a pod, all ways at the same time.  Each pod
 works on eight requests at a time and lets the others wait.  A request is a connection that lasts until it is answered.
@@ -18,7 +18,7 @@ import resource
 import socket
 import statistics
 import subprocess
-import threading
+import time
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from contextlib import ExitStack, closing
@@ -27,10 +27,13 @@ from typing import NamedTuple
 import click
 from nftproxy_conformance.lab import RealHost, RealNetwork, RealNode, obstacle
 
-from nftproxy.kernel.conntrack.connection_counts import active_connections
+from nftproxy.agent.load_watch import LoadWatch
+from nftproxy.agent.reporting.metrics import Metrics
+from nftproxy.kernel.conntrack.connection_counts import established_connections
 from nftproxy.kernel.libnftables import Kernel
 from nftproxy.model.addresses import Family
-from nftproxy.model.events import Event, Put
+from nftproxy.model.events import Put
+from nftproxy.model.objects import Place
 from tests.support.factories import node, pipeline, service, slice_of
 from tools.bench.figures import markdown
 
@@ -38,13 +41,10 @@ VIP, PORT, SERVED = "10.96.0.10", 80, 8080
 PODS = ("10.1.0.4", "10.1.0.5", "10.1.0.6")
 WORKERS, WORK, LOAD = 8, 3.0, 0.7
 """Requests that a pod works on at a time, the mean of their seconds at a fast pod, and the load as a part of all."""
-INTERVAL, GAIN, HYSTERESIS = 2.0, 0.25, 0.1
-"""Seconds between two looks at connection tracking, the exponent, and the least change of a weight that is written."""
-HEAVIEST = 100.0
 MODULES = ("ip_vs", "ip_vs_rr", "ip_vs_lc")
 TCP = socket.AF_INET, socket.SOCK_STREAM
-OWN = ("random", "weights")
-"""The ways that are our rules."""
+OWN = ("random", "least-connections")
+"""The ways that are our rules, by the name of the algorithm."""
 PATIENCE = 60.0
 """Seconds within which a client connects, or fails."""
 
@@ -87,58 +87,38 @@ def requests_of(case: Case, seconds: float, seed: int) -> list[Request]:
     return made
 
 
-def followed(weights: Sequence[float], connections: Sequence[int]) -> list[float]:
-    """Return the weights after a look at the endpoints' connections.
-
-    A weight is multiplied by (mean / own) ** `GAIN`, and all then scaled so that the largest is `HEAVIEST`.  Each
-    count has one more connection than there is, so that none is 0.
-    """
-    mean = statistics.mean(connections) + 1
-    raised = [weight * (mean / (own + 1)) ** GAIN for weight, own in zip(weights, connections, strict=True)]
-    return [max(1.0, weight * HEAVIEST / max(raised)) for weight in raised]
-
-
-def differ(weights: Sequence[float], written: Sequence[int]) -> bool:
-    """Return whether some weight is so far from the written weight that all are written anew."""
-    return any(abs(weight - old) > HYSTERESIS * old for weight, old in zip(weights, written, strict=True))
-
-
 class Rules:
-    """A node that has our rules for the Service, with a weight for each pod."""
+    """A node that has our rules for the Service, which follow its connections as in an agent."""
 
-    def __init__(self, given: RealNode) -> None:
+    def __init__(self, given: RealNode, algorithm: str) -> None:
         self._node = given
         self._pipeline = pipeline(families=[Family.IPV4])
         self._kernel = given.node.call(Kernel)
-        self._weights = [HEAVIEST] * len(PODS)
-        self._written = [int(HEAVIEST)] * len(PODS)
-        self.writes = 0
-        self._pipeline.ingest([Put(node()), Put(service()), *self._slices()])
+        self.writes, self.cost = 0, 0.0
+        made = service(annotations={"algorithm": algorithm})
+        self._pipeline.ingest([Put(node()), Put(made), Put(slice_of(endpoints=[f"{pod}@node-a" for pod in PODS]))])
         self._node.node.call(self._kernel.apply, self._pipeline.full_transaction({}))
 
-    def _slices(self) -> list[Event]:
-        return [
-            Put(slice_of(endpoints=[f"{pod}@node-a"], suffix=pod, weight=weight))
-            for pod, weight in zip(PODS, self._written, strict=True)
-        ]
+    async def follow(self) -> None:
+        """Write the rules anew whenever the agent's watch says so."""
+        watch = LoadWatch(self._pipeline.balanced_lists, self._count, Metrics())
+        watch.rules_loaded()
+        async for events in watch.events():
+            began = time.process_time()
+            if transaction := self._pipeline.ingest(events):
+                self._node.node.call(self._kernel.apply, transaction)
+                self.writes += 1
+                self.cost += time.process_time() - began
 
-    def follow(self) -> None:
-        """Look at connection tracking, and write the weights if they have changed enough."""
-        counts = Counter[str]()
-        for translation, count in self._node.node.call(active_connections).by_translation.items():
-            counts[translation.endpoint] += count
-        self._weights = followed(self._weights, [counts[pod] for pod in PODS])
-        if differ(self._weights, self._written):
-            self._written = [round(weight) for weight in self._weights]
-            self._node.node.call(self._kernel.apply, self._pipeline.ingest(self._slices()))
-            self.writes += 1
+    def _count(self, places: Iterable[Place]) -> Counter[Place]:
+        return self._node.node.call(established_connections, places)
 
 
 class World:
     """Nodes, pods and clients, with one way to choose a pod.
 
     Args:
-        way: a scheduler of IPVS, "random" or "weights".
+        way: a scheduler of IPVS, or an algorithm of ours.
         case: the pods and nodes.
     """
 
@@ -156,7 +136,7 @@ class World:
         self._rules: list[Rules] = []
         for each in self._nodes:
             if way in OWN:
-                self._rules.append(Rules(each))
+                self._rules.append(Rules(each, way))
             else:
                 serve_by_ipvs(each, way)
 
@@ -164,23 +144,22 @@ class World:
         """Make the requests, and return their outcomes when all are answered."""
         slower = [1.0] * (len(PODS) - 1) + [self._case.slower]
         servers = [await serve(pod, times) for pod, times in zip(self._pods, slower, strict=True)]
-        stop = threading.Event()
-        following = asyncio.create_task(asyncio.to_thread(self._follow, stop)) if self.way == "weights" else None
-        began = asyncio.get_running_loop().time()
-        asyncio.get_running_loop().call_at(began + requests[-1].at, stop.set)
+        following = [asyncio.create_task(rules.follow()) for rules in self._rules]
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        for task in following:
+            loop.call_at(began + requests[-1].at, task.cancel)
         try:
             return list(await asyncio.gather(*(self._outcome(began, each) for each in requests)))
         finally:
-            stop.set()
-            if following:
-                await following
+            for task in following:
+                task.cancel()
+            ended = await asyncio.gather(*following, return_exceptions=True)
             for server in servers:
                 server.close()
-
-    def _follow(self, stop: threading.Event) -> None:
-        while not stop.wait(INTERVAL):
-            for rules in self._rules:
-                rules.follow()
+            for error in ended:
+                if not isinstance(error, asyncio.CancelledError):
+                    raise RuntimeError("the watch has ended") from error
 
     async def _outcome(self, began: float, request: Request) -> Outcome:
         loop = asyncio.get_running_loop()
@@ -196,9 +175,10 @@ class World:
             return Outcome(pod.decode(), loop.time() - sent)
 
     @property
-    def writes(self) -> int:
-        """How many times weights were written."""
-        return sum(each.writes for each in self._rules)
+    def writes(self) -> str:
+        """How many times rules were written, with the processor time of each."""
+        count = sum(each.writes for each in self._rules)
+        return f"{count} writes, {1000 * sum(each.cost for each in self._rules) / count:.1f} ms each" if count else ""
 
     def close(self) -> None:
         """Remove everything."""
@@ -229,13 +209,13 @@ async def serve(pod: RealHost, slower: float) -> asyncio.Server:
     return await asyncio.start_server(answer, sock=listener, backlog=4096)
 
 
-def row(way: str, outcomes: Sequence[Outcome], writes: int) -> Sequence[str]:
+def row(way: str, outcomes: Sequence[Outcome], writes: str) -> Sequence[str]:
     """Return the cells of a way in the table."""
     took = sorted(each.took for each in outcomes)
     pods = Counter(each.pod for each in outcomes)
-    name = {"random": "nftproxy, random", "weights": f"nftproxy, weights ({writes} writes)"}.get(way, f"IPVS {way}")
+    name = f"nftproxy, {way}" if way in OWN else f"IPVS {way}"
     shares = ", ".join(str(pods[f"pod-{number}"]) for number in range(len(PODS)))
-    return name, f"{statistics.mean(took):.1f} s", f"{statistics.quantiles(took, n=100)[98]:.1f} s", shares
+    return name, f"{statistics.mean(took):.1f} s", f"{statistics.quantiles(took, n=100)[98]:.1f} s", shares, writes
 
 
 async def compare(ways: Iterable[str], case: Case, seconds: float, seed: int) -> list[Sequence[str]]:
@@ -263,7 +243,7 @@ def main(ways: Sequence[str], slower: float, nodes: int, seconds: float, seed: i
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     case = Case(slower, nodes)
     rows = asyncio.run(compare(ways, case, seconds, seed))
-    click.echo(markdown((str(case), "mean", "p99", "requests of each pod"), rows), nl=False)
+    click.echo(markdown((str(case), "mean", "p99", "requests of each pod", "writes"), rows), nl=False)
 
 
 if __name__ == "__main__":

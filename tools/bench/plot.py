@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from nftproxy.model.annotations import Algorithm
 from tests.support.processes import CHECKOUT
 from tools.bench import changes, steering
 from tools.bench.figures import Figures
@@ -38,11 +37,11 @@ def _draw_algorithms(figures: Figures) -> None:
     from matplotlib import pyplot
 
     picture, (shares, moves) = pyplot.subplots(1, 2, figsize=(10, 4))
-    for row, algorithm in enumerate(Algorithm):
+    for row, algorithm in enumerate(steering.SPREAD):
         parts = [100 * figures[steering.share(algorithm, number)] for number in range(steering.ENDPOINTS)]
         shares.plot(parts, [row] * len(parts), "o", alpha=0.6, color="tab:blue")
     shares.axvline(100 / steering.ENDPOINTS, color="tab:gray", linestyle=":")
-    shares.set_yticks(range(len(Algorithm)), [each.value for each in Algorithm])
+    shares.set_yticks(range(len(steering.SPREAD)), [each.value for each in steering.SPREAD])
     shares.invert_yaxis()
     shares.set(xlim=(0, 200 / steering.ENDPOINTS), xlabel=f"% of {steering.CLIENTS:,} connections")
     shares.set(title=f"What each of {steering.ENDPOINTS} endpoints gets")

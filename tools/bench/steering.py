@@ -18,13 +18,15 @@ ENDPOINTS = 10
 CLIENTS = 4_000
 MOVERS = 1_000
 SIZES = (2, 3, 5, 10, 20, 40, 80)
+SPREAD: Sequence[Algorithm] = tuple(each for each in Algorithm if each is not Algorithm.LEAST_CONNECTIONS)
+"""The algorithms whose shares don't depend on the connections that there are."""
 HASHES = (Algorithm.SOURCE_HASH, Algorithm.CONSISTENT_HASH)
 
 
 def measure_steering(_: Size, figures: Figures) -> None:
     """Count where connections go, by each algorithm, and how many clients of each hash go elsewhere afterwards."""
     with Lab() as lab:
-        for algorithm in Algorithm:
+        for algorithm in SPREAD:
             _cluster(lab, algorithm, ENDPOINTS)
             counts = Counter(_ends(lab, CLIENTS))
             for number in range(ENDPOINTS):

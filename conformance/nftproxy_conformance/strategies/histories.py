@@ -7,7 +7,18 @@ from collections.abc import Iterable
 from hypothesis import strategies as st
 from msgspec import structs
 
-from nftproxy.model.events import ApiServers, Event, HostAddresses, Listed, Put, Removed, Seen, SilentPlaces, key_of
+from nftproxy.model.events import (
+    ApiServers,
+    Event,
+    HostAddresses,
+    Listed,
+    LoadFactors,
+    Put,
+    Removed,
+    Seen,
+    SilentPlaces,
+    key_of,
+)
 from nftproxy.model.objects import (
     ClusterObject,
     EndpointPort,
@@ -26,6 +37,7 @@ from nftproxy_conformance.strategies.objects import (
     Given,
     api_servers,
     host_addresses,
+    load_factors,
     nodes,
     service_cidrs,
     services,
@@ -48,7 +60,18 @@ _KEYS: dict[type[ClusterObject], tuple[ObjectKey | str, ...]] = {
 }
 
 objects: st.SearchStrategy[Given] = st.one_of(
-    services, slices, services, slices, services, slices, nodes, service_cidrs, host_addresses, silences, api_servers
+    services,
+    slices,
+    services,
+    slices,
+    services,
+    slices,
+    nodes,
+    service_cidrs,
+    host_addresses,
+    silences,
+    load_factors,
+    api_servers,
 )
 """Any object, mostly of the most frequent kinds."""
 
@@ -88,7 +111,7 @@ clusters: st.SearchStrategy[list[Given]] = st.tuples(
     st.lists(services | slices, max_size=3),
     st.lists(nodes, max_size=2),
     st.lists(service_cidrs, max_size=2),
-    st.lists(host_addresses | silences | api_servers, max_size=1),
+    st.lists(host_addresses | silences | load_factors | api_servers, max_size=1),
 ).map(each_once)
 """A whole cluster without duplicates: a few Services, some with slices of their own, and other objects."""
 
@@ -146,6 +169,8 @@ def updates(of: Given) -> st.SearchStrategy[Given]:
         return host_addresses
     if isinstance(of, SilentPlaces):
         return silences
+    if isinstance(of, LoadFactors):
+        return load_factors
     if isinstance(of, ApiServers):
         return api_servers
     fields = [name for name in of.__struct_fields__ if name not in ("key", "name")]
@@ -179,6 +204,6 @@ def undoing(before: Iterable[Given], after: Iterable[Given]) -> list[Event]:
     old, new = ({identity(value): value for value in values} for values in (before, after))
     gone = [value for known, value in new.items() if known not in old and not isinstance(value, Seen)]
     changed = [value for known, value in old.items() if new.get(known) != value]
-    none: tuple[Given, ...] = (SilentPlaces(()), ApiServers(frozenset()))
+    none: tuple[Given, ...] = (SilentPlaces(()), LoadFactors({}), ApiServers(frozenset()))
     changed += [value for value in none if identity(value) in new.keys() - old.keys()]
     return [*(Removed(type(value), key_of(value)) for value in gone), *map(Put, changed)]

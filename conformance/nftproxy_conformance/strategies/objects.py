@@ -26,7 +26,7 @@ from nftproxy.model.annotations import (
     Word,
     field_of,
 )
-from nftproxy.model.events import ApiServers, HostAddresses, Seen, SilentPlaces
+from nftproxy.model.events import ApiServers, HostAddresses, ListKey, LoadFactors, Seen, SilentPlaces
 from nftproxy.model.objects import (
     ClusterObject,
     Endpoint,
@@ -287,6 +287,25 @@ silences: st.SearchStrategy[SilentPlaces] = some(
     [Place(address, port) for family in Family for address in POD_IPS[family] for port in (8080, 5353)], most=6
 ).map(lambda places: SilentPlaces(places, frozenset(places[::2])))
 """Silent endpoints, the longest silent first, of which every other one refuses."""
+
+load_factors: st.SearchStrategy[LoadFactors] = st.dictionaries(
+    st.builds(
+        ListKey,
+        st.sampled_from(SERVICES),
+        st.sampled_from(["", "http", "dns"]),
+        st.sampled_from(Family),
+        st.sampled_from(TrafficPolicy),
+    ),
+    st.dictionaries(
+        st.builds(
+            Place, st.sampled_from([*POD_IPS[Family.IPV4], *POD_IPS[Family.IPV6]]), st.sampled_from([8080, 5353])
+        ),
+        st.integers(1, 800),
+        max_size=4,
+    ),
+    max_size=4,
+).map(LoadFactors)
+"""Factors of lists, whether or not there are such lists, and whether or not the endpoints are on them."""
 
 api_servers: st.SearchStrategy[ApiServers] = some(
     [Place(address, port) for address in OUTSIDE_IPS for port in (80, 443)], most=3

@@ -113,6 +113,7 @@ COUNTERS = (
     ),
     Metric("nftproxy_connections_ended_total", "TCP connections that were ended, as their endpoint's address is gone"),
     Metric("nftproxy_connections_moved_total", "Unanswered connections that were moved to another endpoint", ()),
+    Metric("nftproxy_rebalanced_lists_total", "Times that a list got other shares, as its connections changed", ()),
     Metric("nftproxy_repairs_total", "Times that a table was loaded again, as another program had changed it"),
 )
 

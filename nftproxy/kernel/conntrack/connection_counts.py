@@ -9,17 +9,19 @@ The kernel answers for the network namespace of the thread that asks, and only t
 
 from __future__ import annotations
 
+import functools
 import re
 import socket
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from nftproxy.kernel.conntrack.sweeps import ANSWER_SIZE
 from nftproxy.kernel.nfnetlink.sockets import answers, open_socket
-from nftproxy.model.addresses import Address, Family, Protocol
+from nftproxy.model.addresses import Address, Family, Protocol, family_of
 from nftproxy.model.errors import Unavailable
+from nftproxy.model.objects import Place
 from nftproxy.netlink import nf_conntrack as ct
 from nftproxy.netlink.codec import DUMP, attribute_pattern, nest_pattern
 from nftproxy.netlink.netfilter import ADDRESS_SIZE, FAMILY_NUMBER, PROTOCOLS, request
@@ -86,6 +88,28 @@ def active_connections(rest: Callable[[float], object] = time.sleep, most: int =
     return ConnectionCounts(_translated(packed), others, _translated(unanswered))
 
 
+def established_connections(places: Iterable[Place], rest: Callable[[float], object] = time.sleep) -> Counter[Place]:
+    """Count the established TCP connections that were translated to each of these endpoints.
+
+    Connections without a whole handshake don't count, so that forged first packets have no effect.  Errors as above.
+    """
+    wanted = {_packed_place(place): place for place in places}
+    finders = [_ESTABLISHED[family] for family in {family_of(place.address) for place in wanted.values()}]
+    found = Counter[bytes]()
+    try:
+        for answer in _answers(rest):
+            for find in finders:
+                found.update(key for address, port in find(answer) if (key := address + port) in wanted)
+    except OSError as error:
+        raise Unavailable(f"conntrack can't be read: {error.strerror or error}") from error
+    return Counter({wanted[key]: count for key, count in found.items()})
+
+
+@functools.lru_cache(maxsize=1 << 16)
+def _packed_place(place: Place) -> bytes:
+    return socket.inet_pton(FAMILY_NUMBER[family_of(place.address)], place.address) + place.port.to_bytes(2, "big")
+
+
 def offloaded_connections(rest: Callable[[float], object] = time.sleep) -> int:
     """Count the connections of this network namespace that a flowtable forwards.  Arguments and errors as above."""
     try:
@@ -121,6 +145,10 @@ def _translation(
     return Translation(PROTOCOLS[number[0]], text(address), next(ports), text(endpoint), next(ports))
 
 
+_TRANSLATED = b"[\x20-\x3f\x60-\x7f\xa0-\xbf\xe0-\xff]"
+"""The lowest byte of an entry's status, with IPS_DST_NAT."""
+
+
 def _pattern(family: Family) -> re.Pattern[bytes]:
     """Return a pattern that finds destination, protocol and port, endpoint and its port, status, and TCP's state."""
     size = ADDRESS_SIZE[family]
@@ -131,7 +159,6 @@ def _pattern(family: Family) -> re.Pattern[bytes]:
     from_port, to_port = head(2, ct.SOURCE_PORT), head(2, ct.DESTINATION_PORT)
     address, port = b"(.{%d})" % size, b"(..).."
     any_address, any_port = b".{%d}" % size, b"...."
-    translated = b"([\x20-\x3f\x60-\x7f\xa0-\xbf\xe0-\xff])"  # the lowest byte, with IPS_DST_NAT
     state = nest(ct.PROTOCOL_INFO) + nest(ct.INFO_TCP) + head(1, ct.TCP_STATE) + b"(.)"
     return re.compile(
         b"".join(
@@ -140,7 +167,7 @@ def _pattern(family: Family) -> re.Pattern[bytes]:
                 protocol + b"(" + numbers + b")..." + from_port + any_port + to_port + port,
                 nest(ct.TUPLE_REPLY) + nest(ct.TUPLE_ADDRESSES) + source + address + destination + any_address,
                 protocol + b"...." + from_port + port + to_port + any_port,
-                head(4, ct.STATUS) + b"..." + translated,
+                head(4, ct.STATUS) + b"...(" + _TRANSLATED + b")",
                 b"(?:.{0,96}?" + state + b")?",  # between them: timeout, and if configured, counters and times
             ]
         ),
@@ -148,4 +175,25 @@ def _pattern(family: Family) -> re.Pattern[bytes]:
     )
 
 
+def _established(family: Family) -> re.Pattern[bytes]:
+    """Return a pattern that finds the endpoint, and its port, of an established TCP connection that was translated."""
+    size, head, nest = ADDRESS_SIZE[family], attribute_pattern, nest_pattern
+    from_address = head(size, ct.SOURCE[family]) + b"(.{%d})" % size
+    to_address = head(size, ct.DESTINATION[family]) + b".{%d}" % size
+    ports = head(2, ct.SOURCE_PORT) + b"(..).." + head(2, ct.DESTINATION_PORT) + b"...."
+    tcp = head(1, ct.PROTOCOL) + re.escape(bytes([socket.IPPROTO_TCP])) + b"..."
+    state = nest(ct.PROTOCOL_INFO) + nest(ct.INFO_TCP) + head(1, ct.TCP_STATE) + re.escape(bytes([ct.ESTABLISHED]))
+    return re.compile(
+        b"".join(
+            [
+                nest(ct.TUPLE_REPLY) + nest(ct.TUPLE_ADDRESSES) + from_address + to_address,
+                nest(ct.TUPLE_PROTOCOL) + tcp + ports,
+                head(4, ct.STATUS) + b"..." + _TRANSLATED + b".{0,96}?" + state,
+            ]
+        ),
+        re.DOTALL,
+    )
+
+
 _FINDERS = {family: _pattern(family).findall for family in Family}
+_ESTABLISHED = {family: _established(family).findall for family in Family}

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import bisect
 import functools
+import heapq
 import math
 from collections import Counter
 from collections.abc import Sequence
@@ -40,6 +41,30 @@ def rows_of(weights: Sequence[int]) -> tuple[int, ...]:
     """
     by_weight = dict(_rows(tuple(sorted(Counter(weights).items()))))
     return tuple(by_weight[weight] for weight in weights)
+
+
+def apportioned(weights: Sequence[int], total: int) -> list[int]:
+    """Divide `total` rows by weights, 1 or more: each endpoint has a row, and no share could be closer to its weight.
+
+    Endpoints of the same weight may differ by a row: the first have more.
+
+    Args:
+        weights: the weight of each endpoint, in any unit.
+        total: the number of rows, at least one for each endpoint.
+    """
+    whole = sum(weights)
+    rows = [max(1, weight * total // whole) for weight in weights]
+    step = 1 if sum(rows) < total else -1
+    errors = [(step * (rows[n] * whole - weight * total), n) for n, weight in enumerate(weights) if rows[n] + step]
+    heapq.heapify(errors)
+    for _ in range(abs(total - sum(rows))):
+        error, number = errors[0]
+        rows[number] += step
+        if rows[number] + step:
+            heapq.heapreplace(errors, (error + whole, number))
+        else:
+            heapq.heappop(errors)
+    return rows
 
 
 @functools.lru_cache(maxsize=1024)

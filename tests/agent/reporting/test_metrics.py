@@ -82,6 +82,7 @@ counter kind nftproxy_transactions_total
 histogram kind nftproxy_transaction_bytes
 histogram kind,stage nftproxy_sync_stage_duration_seconds
 counter ip_family nftproxy_repairs_total
+counter - nftproxy_rebalanced_lists_total
 gauge ip_family nftproxy_silent_endpoints
 counter ip_family nftproxy_silences_total
 counter ip_family nftproxy_silence_overflows_total
@@ -256,6 +257,7 @@ def test_counters_begin_at_zero() -> None:
         'nftproxy_silence_checks_total{answered="true"}': 0,
         **by_family("nftproxy_connections_ended_total", 0),
         "nftproxy_connections_moved_total": 0,
+        "nftproxy_rebalanced_lists_total": 0,
     }
 
 

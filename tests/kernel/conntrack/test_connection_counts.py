@@ -8,8 +8,14 @@ from collections import Counter
 
 from nftproxy_conformance.lab import Lab, Origin
 
-from nftproxy.kernel.conntrack.connection_counts import ConnectionCounts, Translation, active_connections
+from nftproxy.kernel.conntrack.connection_counts import (
+    ConnectionCounts,
+    Translation,
+    active_connections,
+    established_connections,
+)
 from nftproxy.model.addresses import Address, Protocol
+from nftproxy.model.objects import Place
 from tests.kernel.conntrack.entries import Tracked, fill, track
 from tests.support.cluster import IP, Cluster, Ip
 from tests.support.factories import service, slice_of
@@ -78,6 +84,36 @@ def test_ended_connections_are_not_counted(lab: Lab) -> None:
     assert lab.node.call(connect_and_close) == [1, 0]
 
 
+def test_established_connections_are_counted_by_endpoint(lab: Lab, ip: Ip) -> None:
+    """Connections to any front count for their endpoint while both ends have them, and only for endpoints asked for."""
+    Cluster(lab, service(cluster_ips=[ip.vip], external_ips=[ip.external]), slice_of(endpoints=[ip.node]))
+    here, elsewhere = Place(Address(ip.node), 8080), Place(Address(ip.node), 8081)
+
+    def count(*places: Place) -> Counter[Place]:
+        return established_connections(places, lambda _: None)
+
+    def connect() -> list[Counter[Place]]:
+        family = socket.AF_INET6 if ip.is_ipv6 else socket.AF_INET
+        with socket.create_server((ip.node, 8080), family=family):
+            clients = [socket.create_connection((each, 80), 10) for each in (ip.vip, ip.vip, ip.external)]
+            clients.append(socket.create_connection((ip.node, 8080), 10))
+            found = [count(here, elsewhere), count(elsewhere), count()]
+            for client in clients[:2]:
+                client.close()
+            found.append(count(here))
+            for client in clients:
+                client.close()
+        return found
+
+    assert lab.node.call(connect) == [{here: 3}, {}, {}, {here: 1}]
+
+
+def test_unanswered_connections_are_not_established(lab: Lab, ip: Ip) -> None:
+    """First packets without an answer don't count."""
+    served(lab, ip).connect(Origin.OUTSIDE, ip.vip, times=3)
+    assert lab.node.call(established_connections, [Place(Address(ip.here), 8080)]) == {}
+
+
 def test_other_zones_are_others(lab: Lab) -> None:
     """Entries in other zones, which belong to other programs, aren't counted."""
     lab.node.call(track, Tracked("198.51.100.7 1", "10.96.0.10 53", "10.1.0.5 53", zone=7))
@@ -102,5 +138,6 @@ def test_many_entries_take_no_memory(lab: Lab) -> None:
     rests: list[float] = []
     found = lab.node.call(active_connections, rests.append)
     assert found.by_translation == {way(IP.vip, IP.here): 3}
-    assert len(rests) > 500
+    assert lab.node.call(established_connections, [Place(Address(IP.here), 8080)], rests.append) == {}
+    assert len(rests) > 1000
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 8 * 1024  # KiB

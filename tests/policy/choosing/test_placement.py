@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import itertools
+import operator
 from collections import Counter
 from collections.abc import Sequence
 
 import pytest
+from hypothesis import given as drawing
+from hypothesis import strategies as st
 
 from nftproxy.model.addresses import Address
 from nftproxy.model.annotations import Algorithm
 from nftproxy.model.objects import Place
 from nftproxy.policy.choosing import maglev
 from nftproxy.policy.choosing.candidates import Candidate
-from nftproxy.policy.choosing.placement import LANES, ROUNDS, lane, most_placed, placed
+from nftproxy.policy.choosing.placement import LANES, ROUNDS, base_rows, lane, most_placed, placed
 from nftproxy.policy.choosing.weights import most_rows
 from nftproxy.policy.numbers import Draw
 
@@ -123,4 +127,47 @@ def test_bounds() -> None:
     assert most_placed(5, Algorithm.ROUND_ROBIN, is_weighted=False) == 5 * 8
     assert most_placed(100, Algorithm.ROUND_ROBIN, is_weighted=False) == 100 * 2
     assert most_placed(129, Algorithm.ROUND_ROBIN, is_weighted=False) == 129
+    assert most_placed(5, Algorithm.LEAST_CONNECTIONS, is_weighted=False) == 5 * 8
+    assert most_placed(200, Algorithm.LEAST_CONNECTIONS, is_weighted=False) == 128 * 8
     assert most_placed(5, Algorithm.CONSISTENT_HASH, is_weighted=True) == maglev.table_size(5)
+
+
+@pytest.mark.parametrize("weights", [(100, 100, 100), (1, 3), (100, 100, 3), (7, 1000, 999)])
+def test_least_connections_begin_as_random(weights: Sequence[int]) -> None:
+    """Without factors each endpoint has the share that random choice gives it, in more rows."""
+    given = candidates(*weights)
+    by_chance = Counter(placed(given, Algorithm.RANDOM, ""))
+    rows = Counter(placed(given, Algorithm.LEAST_CONNECTIONS, ""))
+    copies = rows.total() // by_chance.total()
+    assert rows == {place: copies * count for place, count in by_chance.items()}
+    assert rows.total() >= 8 * len(given) > (copies - 1) * by_chance.total()
+
+
+@drawing(st.lists(st.tuples(st.integers(1, 200), st.integers(1, 800)), min_size=2, max_size=40))
+def test_factors_move_rows(drawn: list[tuple[int, int]]) -> None:
+    """The number of rows stays, each endpoint has one, and a larger product gives no less, but for rounding."""
+    given = candidates(*(weight for weight, _ in drawn))
+    factors = {each.place: factor for each, (_, factor) in zip(given, drawn, strict=True)}
+    rows = Counter(placed(given, Algorithm.LEAST_CONNECTIONS, "", factors))
+    assert rows.total() == len(placed(given, Algorithm.LEAST_CONNECTIONS, ""))
+    assert rows.keys() == factors.keys()
+    products = {place: count * factors[place] for place, count in base_rows(given).items()}
+    ordered = [rows[place] for place in sorted(products, key=lambda place: products[place])]
+    assert all(before <= after + 1 for before, after in itertools.pairwise(ordered))
+
+
+def test_few_rows_change() -> None:
+    """A shift replaces the rows that an endpoint loses, and no others."""
+    given = candidates(*[100] * 10)
+    before = placed(given, Algorithm.LEAST_CONNECTIONS, "")
+    after = placed(given, Algorithm.LEAST_CONNECTIONS, "", {given[0].place: 50})
+    assert Counter(after)[given[0].place] == 4
+    assert sum(map(operator.ne, before, after)) == 4
+
+
+def test_long_lists_are_drawn_at_random() -> None:
+    """A list of a single endpoint, or of more than 128, has the rows of random choice whatever the factors."""
+    for count in (1, 129):
+        given = candidates(*[100] * count)
+        factors = {given[0].place: 800}
+        assert placed(given, Algorithm.LEAST_CONNECTIONS, "", factors) == placed(given, Algorithm.RANDOM, "")

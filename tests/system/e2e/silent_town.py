@@ -73,10 +73,11 @@ class Town:
         """The output of `explain` for the Service at an address."""
         return self._command("explain", f"{f'[{address}]' if ':' in address else address}:{PORT}")
 
-    def sharing(self, name: str) -> set[str]:
-        """The addresses of the endpoints that get new connections to a Service, by `explain`."""
+    def shares(self, name: str) -> dict[str, float]:
+        """The percentage of new connections to a Service that each endpoint gets, if any, by `explain`."""
         explained = self._command("explain", f"svc/{objects.NAMESPACE}/{name}")
-        return set(re.findall(r"\d %  \[?([0-9a-f.:]+?)\]?:8080", explained))
+        found = re.findall(r"([\d.]+) %  \[?([0-9a-f.:]+?)\]?:8080", explained)
+        return {address: float(share) for share, address in found}
 
     def metric(self, name: str) -> float:
         """The sum of a metric's series."""

@@ -101,7 +101,7 @@ def test_slow_pod_stays_beside_a_dead_one(town: Town) -> None:
     ends += [f"{each}@node-{pod.name[-1]}" for pod in pods for each in (pod.address, pod.address6)]
     put_service(town.server, "late", VIPS, ends)
     everyone = {end.partition("@")[0] for end in ends}
-    eventually(functools.partial(town.sharing, "late"), everyone)
+    eventually(lambda: set(town.shares("late")), everyone)
     before = town.metric("nftproxy_silences_total")
     with contextlib.ExitStack() as stack:
         first, then = (
@@ -113,7 +113,7 @@ def test_slow_pod_stays_beside_a_dead_one(town: Town) -> None:
         assert [each.wait(30) for each in [*first, *then]] == [0, 0, 0, 0]
     for each in then:
         assert len([seconds for seconds in each.took if seconds >= DELAY]) >= len(each.took) / 8
-    assert town.sharing("late") == everyone - dead
+    assert set(town.shares("late")) == everyone - dead
     assert town.metric("nftproxy_silences_total") == before + 2
     assert {place.rpartition(":")[0].strip("[]") for place in town.status()} == dead
     town.remove_service("late")
@@ -127,7 +127,7 @@ def test_flapping_is_damped(town: Town) -> None:
     pod.serve(8080)
     ends = [f"{each.address}@node-b {each.address6}@node-b" for each in (pod, town.pods["web-b"])]
     put_service(town.server, "flap", VIPS, " ".join(ends).split())
-    eventually(lambda: len(town.sharing("flap")), 4)
+    eventually(lambda: len(town.shares("flap")), 4)
     changes, fallen, flaps = town.metric("nftproxy_transactions_total"), town.metric("nftproxy_silences_total"), 0
     with contextlib.ExitStack() as stack:
         clients = [stack.enter_context(contextlib.closing(Connections(town.client, vip))) for vip in VIPS]
@@ -199,7 +199,7 @@ def test_refused_connections_fail_for_nobody(town: Town) -> None:
     ends = [f"{each.address}@node-b {each.address6}@node-b" for each in (pod, town.pods["web-b"])]
     servers = pod.serve(8080)
     put_service(town.server, "roll", VIPS, " ".join(ends).split(), metadata=failover("refused"))
-    eventually(lambda: len(town.sharing("roll")), 4)
+    eventually(lambda: len(town.shares("roll")), 4)
     with contextlib.ExitStack() as stack:
         clients = [stack.enter_context(contextlib.closing(Connections(town.client, vip))) for vip in VIPS]
         keep_on(clients)
@@ -210,9 +210,9 @@ def test_refused_connections_fail_for_nobody(town: Town) -> None:
         keep_on(clients)
         assert [each.wait(30) for each in clients] == [0, 0]
         assert sum(seconds > 0.5 for each in clients for seconds in each.took) > 0
-        assert town.sharing("roll") == {town.pods["web-b"].address, town.pods["web-b"].address6}
+        assert set(town.shares("roll")) == {town.pods["web-b"].address, town.pods["web-b"].address6}
         pod.serve(8080)
-        eventually(lambda: len(town.sharing("roll")), 4, timeout=60)
+        eventually(lambda: len(town.shares("roll")), 4, timeout=60)
     town.remove_service("roll")
     pod.close()
 
@@ -221,7 +221,7 @@ def test_a_pod_that_refuses_one_client_stays(town: Town) -> None:
     """A client that a pod refuses, or that provokes refusals, goes elsewhere, and has no pod left out."""
     ends = [f"{each.address}@node-x {each.address6}@node-x" for each in town.pods.values()]
     put_service(town.server, "roll", VIPS, " ".join(ends).split(), metadata=failover("refused"))
-    eventually(lambda: len(town.sharing("roll")), 4)
+    eventually(lambda: len(town.shares("roll")), 4)
     before, checks = town.metric("nftproxy_silences_total"), town.metric("nftproxy_silence_checks_total")
     pod = town.pods["web-b"].namespace
     rule = f"ip saddr {town.client.address} tcp flags syn reject with tcp reset"
@@ -246,7 +246,7 @@ def test_connections_to_a_pod_that_is_gone_end(town: Town, ip: Ip) -> None:
     pod.serve(8080)
     vip, rest = VIPS[ip is IP6], f"{ip.of(town.pods['web-c'])}@node-c"
     put_service(town.server, "roll", VIPS, [f"{ip.of(pod)}@node-b"], metadata=failover("gone"))
-    eventually(lambda: town.sharing("roll"), {ip.of(pod)})
+    eventually(lambda: set(town.shares("roll")), {ip.of(pod)})
     ended = town.metric("nftproxy_connections_ended_total")
     with town.client.talk(vip, silent_town.PORT, timeout=60) as lost:
         assert lost.ask().name == "vanishing"
