@@ -37,6 +37,7 @@ from tests.support.factories import (
     Ledger,
     elements,
     key,
+    networks,
     node,
     pipeline,
     renderer,
@@ -642,6 +643,31 @@ def test_memberships_agree_with_each_other(settings: Settings, cluster: list[Giv
         assert lists == {*guarded.values(), *at_nodes.values()} - {"0.0.0.0", "::"}
         assert guarded.keys() <= elements(made, family, "fronts").keys()
         assert at_nodes.keys() <= elements(made, family, "nodeport-fronts").keys()
+
+
+FAILOVER_NAMES = re.compile(
+    r"\b(watch|watched|retry|retried|unretried|unanswered|stuck|silent|refused|crowded|[a-z]+-shares|pings?|external-ips)\b"
+)
+"""The names of sets and chains for failover, and for pings and closed ports of external addresses."""
+
+
+@pytest.mark.parametrize("failures", ["silent", "refused", "gone", "silent,refused,gone"])
+def test_services_without_failover_have_not_a_byte_more_of_rules(failures: str) -> None:
+    """Without the words no rule is about them.  A Service with failover leaves another Service's elements as they are,
+    and leaves nothing behind.
+    """
+    plain = service("shop/plain", type="NodePort", cluster_ips=["10.96.0.20"], ports=["http:80:30081"])
+    made = pipeline(plain, slice_of("shop/plain"), external_ip_cidrs=networks(["203.0.113.0/24"]))
+    before, own = made.full_transaction({}).text, set(made.generations[IPV4].elements())
+    assert FAILOVER_NAMES.findall(before) == []
+    asking = service("shop/asking", type="NodePort", ports=["http:80:30080"], annotations={"failover": failures})
+    made.ingest([Put(asking), Put(slice_of("shop/asking"))])
+    assert bool(FAILOVER_NAMES.findall(made.full_transaction({}).text)) is (failures != "gone")
+    added = set(made.generations[IPV4].elements()) - own
+    assert own <= set(made.generations[IPV4].elements())
+    assert not [each for each in added if "10.96.0.20" in each.text or "30081" in each.text]
+    made.ingest([Removed(Service, asking.key), Removed(EndpointSlice, key("shop/asking-1"))])
+    assert made.full_transaction({}).text == before
 
 
 def test_skeleton_blocks_are_the_nodes() -> None:
