@@ -7,6 +7,7 @@ import os
 import struct
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,9 @@ from nftproxy.api.resources import resources
 from nftproxy.config.parse_config import parse_config
 from nftproxy.model.settings import HEALTHZ_PORT
 from tests.support.processes import CHECKOUT
+from tools.image.build import NATIVE
 from tools.kubernetes.__main__ import main
+from tools.kubernetes.adoption import Release
 from tools.kubernetes.agents import STYLES, first_version, last_version, request_head
 from tools.kubernetes.binaries import CLUSTER, VARIABLE, Binaries
 from tools.kubernetes.deployment import config_map
@@ -30,6 +33,9 @@ from tools.kubernetes.images import AGNHOST_IMAGE, KUBE_PROXY, PAUSE, wanted
 from tools.kubernetes.layout import places
 from tools.kubernetes.loadbalancer import balanced, hops
 from tools.kubernetes.results import FAILED, NOT_RUN, PASSED, SpecResult, merged, read, table
+from tools.release.artifacts import archived
+from tools.release.chart import chart
+from tools.release.kustomize import kustomize
 
 needs_root = pytest.mark.skipif(bool(obstacle()), reason=obstacle())
 
@@ -52,11 +58,12 @@ def test_without_a_folder_it_says_what_it_lacks() -> None:
 
 @needs_root
 @pytest.mark.parametrize(
-    "step", ["control-plane", "cluster", "conformance", "migration", "failover", "agents", "tests", "outages"]
+    "step",
+    ["control-plane", "cluster", "conformance", "migration", "adoption . .", "failover", "agents", "tests", "outages"],
 )
 def test_each_step_says_what_it_lacks(step: str, tmp_path: Path) -> None:
     """With an empty folder each step names missing programs, and ends with success."""
-    done = CliRunner().invoke(main, ["--binaries", str(tmp_path), step])
+    done = CliRunner().invoke(main, ["--binaries", str(tmp_path), *step.split()])
     assert done.exit_code == 0
     assert done.output.startswith(f"kubernetes: skipped, nothing was tried: {tmp_path} lacks ")
 
@@ -105,6 +112,40 @@ def test_kube_proxys_config_map_is_for_the_cluster() -> None:
     assert list(map(str, config.cluster_cidrs)) == ["10.244.0.0/16", "fd00:244::/48"]
     assert given["mode"] == "nftables"
     assert (config.conntrack.max_per_core, config.conntrack.min) == (0, 0)
+
+
+# Releases
+
+
+class RecordingCluster:
+    """Takes the place of a cluster: notes the objects that it is given."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.applied = ""
+
+    def kubectl(self, *arguments: str, text: str = "") -> str:
+        """Note the objects, or the files of an overlay."""
+        folder = arguments[-1].removeprefix("--kustomize=")
+        self.applied = text or (Path(folder) / "kustomization.yaml").read_text()
+        return ""
+
+
+@pytest.mark.parametrize("install", [Release.install_chart, Release.install_kustomize])
+def test_a_release_is_installed_for_the_cluster(
+    tmp_path: Path, install: Callable[[Release, RecordingCluster], None]
+) -> None:
+    """The objects of the artefacts get this cluster's API server and ranges."""
+    (tmp_path / "nftproxy-1.2.3.tgz").write_bytes(archived(chart("1.2.3"), "nftproxy", 0))
+    base = archived(kustomize("1.2.3"), "nftproxy-kustomize", 0)
+    (tmp_path / "nftproxy-kustomize-1.2.3.tar.gz").write_bytes(base)
+    release, cluster = Release(tmp_path), RecordingCluster(tmp_path)
+    assert (release.version, release.image.name) == ("1.2.3", f"nftproxy-image-1.2.3-{NATIVE}.tar")
+    install(release, cluster)
+    assert "172.31.240.1" in cluster.applied
+    assert "clusterCIDR: 10.244.0.0/16,fd00:244::/48" in cluster.applied
+    assert "1.2.3" in cluster.applied
+    assert "example.com" not in cluster.applied
 
 
 # Simulated agents

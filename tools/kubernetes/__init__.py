@@ -12,6 +12,7 @@ cluster.py        all of them, with dns.py and loadbalancer.py
 deployment.py     puts a proxy on the nodes
 end_to_end.py     runs Kubernetes' end-to-end tests, whose results results.py reads
 judging.py        runs `nftproxy conformance` with the real kube-proxy
+adoption.py       two releases by turns, from their artefacts
 migration.py      from kube-proxy to nftproxy under traffic
 failover.py       an application that is rolled, killed and cut off
 scale.py          nftproxy and kube-proxy with many Services

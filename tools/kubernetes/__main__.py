@@ -14,6 +14,7 @@ from nftproxy_conformance.lab import obstacle
 
 from tools.bench.cluster import Size
 from tools.bench.figures import markdown
+from tools.kubernetes.adoption import Release, adopt
 from tools.kubernetes.agents import HEADER as AGENTS_HEADER
 from tools.kubernetes.agents import STYLES
 from tools.kubernetes.agents import compare as compare_agents
@@ -49,6 +50,8 @@ class ClusterRun:
     def __init__(self, binaries: Binaries, directory: Path | None, nodes: int, zones: int) -> None:
         self.binaries = binaries
         self._directory = directory
+        self.archives: list[Path] = []
+        """Of nftproxy's image, in place of that of the checkout."""
         self.is_well = True
         self._size = nodes, zones
         self._stack = ExitStack()
@@ -70,7 +73,8 @@ class ClusterRun:
     def bare(self) -> RealCluster:
         """The cluster, as yet without a service proxy."""
         self.need(*CLUSTER, packages=DEBIAN)
-        return self._stack.enter_context(RealCluster(self.binaries, self.directory / "cluster", *self._size, say))
+        directory = self.directory / "cluster"
+        return self._stack.enter_context(RealCluster(self.binaries, directory, *self._size, say, self.archives))
 
     @cached_property
     def cluster(self) -> RealCluster:
@@ -162,6 +166,21 @@ def conformance(given: ClusterRun, examples: int) -> None:
 def migration(given: ClusterRun) -> None:
     """Replace kube-proxy by nftproxy, node by node and under traffic.  This step must be the cluster's first."""
     show(given, [migrate(take_bare(given, "migration"))])
+
+
+@main.command()
+@click.argument("old", type=click.Path(path_type=Path, file_okay=False, exists=True))
+@click.argument("new", type=click.Path(path_type=Path, file_okay=False, exists=True))
+@click.pass_obj
+def adoption(given: ClusterRun, old: Path, new: Path) -> None:
+    """Install the release in the folder OLD, then take turns with NEW, under traffic.
+
+    This step must be the cluster's first.
+    """
+    given.need(*CLUSTER)
+    releases = [Release(old), Release(new)]
+    given.archives = [each.image for each in releases]
+    show(given, [adopt(take_bare(given, "adoption"), *releases)])
 
 
 @main.command()
