@@ -149,7 +149,8 @@ def silenced(trial: Trial, world: World) -> Finding | None:
         while time.monotonic() < deadline:
             waiting = [each.probe for each in trial.connect(wanted) if each.endpoint in world.silent and each.probe]
             lab.connect_many(waiting)
-            if not trial.all_differences(world, wanted, but_for_sources):
+            found = trial.all_differences(world, wanted, but_for_sources)
+            if not any(each.deviation in ("", ANNOTATIONS) for each in found):
                 break
             time.sleep(PAUSE)
     return _first(trial, (world,), wanted, but_for_sources)
