@@ -22,6 +22,7 @@ import pytest
 from nftproxy_conformance.lab import Namespace, obstacle
 from nftproxy_conformance.lab.node import Node
 
+from nftproxy.agent.fast_path import MOST_INTERFACES
 from nftproxy.agent.socket.answers import AgentState, Connections, FastPathState
 from nftproxy.commands.agent_client import AgentClient
 from nftproxy.kernel.nfnetlink.nft_queries import fast_path_comment
@@ -329,6 +330,17 @@ def test_interfaces_are_followed(way: Way) -> None:
     way.has_interfaces("client", "pods", "pod7")
     flow.becomes_fast()
     assert way.handle() == before
+
+
+def test_interfaces_beyond_the_limit_take_the_usual_way(way: Way) -> None:
+    """The fast path has as many interfaces as its limit, the named ones first, and the agent names the rest."""
+    way.start(CONFIG.replace('"po*"', 'pods, "more*"'))
+    count = MOST_INTERFACES + 6
+    way.node.ip(*(f"link add more{number:04} type dummy" for number in range(count)))
+    way.has_interfaces("client", "pods", *(f"more{number:04}" for number in range(MOST_INTERFACES - 2)))
+    first, last = f"more{MOST_INTERFACES - 2:04}", f"it has {MOST_INTERFACES} interfaces"
+    wait_until(lambda: re.search(f"the fast path is without {first}, .*: {last}", way.agent.log()), way.agent.log)
+    Flow(way).becomes_fast()
 
 
 class Stream:
