@@ -202,10 +202,17 @@ def _lists_of(claimed: ClaimedFront) -> Iterator[tuple[str, TrafficPolicy]]:
 
 
 def _by_pod(slots: Slots) -> Slots:
-    """Affinity is to a pod, so an address that serves at two ports is entered once, with the lower port."""
-    rows = sorted(slots.rows, key=lambda row: row[1:], reverse=True)
-    ports = {address: (slot, address, port) for slot, address, port in rows}
-    return Slots(slots.list, slots.front, tuple(reversed(ports.values())))
+    """Affinity is to a pod, so an address that serves at two ports is entered once, with the lower port.
+
+    The rows keep the order of their slots, in which few rows move as endpoints come or go.
+    """
+    found: dict[str, Row] = {}
+    for row in slots.rows:
+        _, address, port = row
+        known = found.get(address)
+        if known is None or port < known[2]:
+            found[address] = row
+    return Slots(slots.list, slots.front, tuple(found.values()))
 
 
 class _OwnSources(NamedTuple):

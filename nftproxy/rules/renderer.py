@@ -87,6 +87,8 @@ An endpoint that is added or removed leaves most rows as they are (policy/choosi
 LONG_LISTS = 16
 """Most lists with cached rows.  The least recently rendered list is evicted.  1,000 endpoints take about 0.2 MB."""
 
+_LISTS = ("endpoints", "sticky")
+"""The fields of `PortFacts` that have a row for each endpoint."""
 _LEADING = ("goto", "jump")
 _KINDS = {kind.value: kind for kind in NftKind}
 
@@ -138,7 +140,7 @@ class Renderer:
         self._templates = {name: _compiled(environment, name) for name in TEMPLATE_NAMES}
         self._list = functools.lru_cache(maxsize=CACHED)(self._render_list)
         self._draw = functools.lru_cache(maxsize=CACHED)(self._render_draw)
-        self._rows: dict[tuple[str, str, Front], tuple[tuple[Row, ...], tuple[Element, ...]]] = {}
+        self._rows: dict[tuple[str, str, str, Front], tuple[tuple[Row, ...], tuple[Element, ...]]] = {}
         self._screen = functools.lru_cache(maxsize=CACHED)(self._render_screen)
 
     def table(self, facts: TableFacts) -> Block:
@@ -153,10 +155,18 @@ class Renderer:
 
     def port(self, facts: PortFacts, table: str) -> Block:
         """The block of a Service port, including the lists and draws that it shares with other ports."""
-        long = tuple(slots for slots in facts.endpoints if len(slots.rows) >= LONG)
-        short = tuple(slots for slots in facts.endpoints if len(slots.rows) < LONG)
-        block = self._service(msgspec.structs.replace(facts, endpoints=short) if long else facts, table)
-        rows = itertools.chain.from_iterable(self._long(slots, facts.protocol, table) for slots in long)
+        long = {field: tuple(filter(_is_long, getattr(facts, field))) for field in _LISTS}
+        if any(long.values()):
+            short = {field: tuple(itertools.filterfalse(_is_long, getattr(facts, field))) for field in _LISTS}
+            block = self._service(msgspec.structs.replace(facts, **short), table)
+        else:
+            block = self._service(facts, table)
+        rows = [
+            element
+            for field, lists in long.items()
+            for slots in lists
+            for element in self._long(field, slots, facts.protocol, table)
+        ]
         shared = [*itertools.chain(*map(self._list, facts.lists), *map(self._draw, facts.draws))]
         screened: tuple[Element, ...] = ()
         if facts.screen:
@@ -167,14 +177,14 @@ class Renderer:
     def _service(self, facts: PortFacts, table: str) -> Block:
         return self._block(SERVICE_TEMPLATE, {"table": table, **msgspec.structs.asdict(facts)})
 
-    def _long(self, slots: Slots, protocol: str, table: str) -> tuple[Element, ...]:
+    def _long(self, field: str, slots: Slots, protocol: str, table: str) -> tuple[Element, ...]:
         """The elements of a long list.  Only rows that differ from the cached rows are rendered again."""
 
         def written(rows: tuple[Row, ...]) -> tuple[Element, ...]:
-            alone = PortFacts(protocol, (), endpoints=(Slots(slots.list, slots.front, rows),))
+            alone = msgspec.structs.replace(PortFacts(protocol, ()), **{field: (Slots(slots.list, slots.front, rows),)})
             return self._service(alone, table).elements if rows else ()
 
-        key = table, slots.list, slots.front
+        key = table, field, slots.list, slots.front
         rows, elements = self._rows.pop(key, ((), ()))
         both = min(len(rows), len(slots.rows))
         new = [*itertools.compress(range(both), map(operator.ne, rows, slots.rows)), *range(both, len(slots.rows))]
@@ -250,6 +260,10 @@ class Renderer:
             return self._templates[name].render(facts)
         except Exception as error:  # an expression in a template may raise any exception
             raise TemplateError(_fault(name, error)) from error
+
+
+def _is_long(slots: Slots) -> bool:
+    return len(slots.rows) >= LONG
 
 
 def _with_entries(block: Block, name: str) -> tuple[Declaration, ...]:

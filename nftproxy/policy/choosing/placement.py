@@ -25,13 +25,14 @@ from __future__ import annotations
 import hashlib
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from zlib import crc32
 
 from nftproxy.model.annotations import Algorithm
 from nftproxy.model.events import NEUTRAL, Factors
 from nftproxy.model.objects import Place
 from nftproxy.policy.choosing import maglev
 from nftproxy.policy.choosing.candidates import Candidate
-from nftproxy.policy.choosing.slots import in_slots
+from nftproxy.policy.choosing.slots import IN_ORDER, in_preferred_slots, in_slots
 from nftproxy.policy.choosing.weights import apportioned, most_rows, rows_of
 
 LANES = 8
@@ -180,13 +181,20 @@ def _rounds(rows: int) -> int:
 
 
 def _shuffled(rows: Sequence[Place], order: str) -> Sequence[Place]:
-    """The rows in an order of this name.  A row's sort key doesn't depend on the other endpoints."""
-    seen = Counter[Place]()
-    places = []
+    """The rows in an order of this name, in which few rows of a long list move as endpoints come or go (slots.py)."""
+    repeats = Counter[Place]()
+    turns = []
     for row in rows:
-        seen[row] += 1
-        places.append((_number(f"{order} {row[0]} {row[1]} {seen[row]}"), row))
-    return [row for _, row in sorted(places)]
+        repeats[row] += 1
+        turns.append(repeats[row])
+    if len(rows) > IN_ORDER:
+        seed = crc32(order.encode())
+        hashes = [
+            crc32(row[0].encode(), seed ^ row[1]) + turn & 0xFFFFFFFF for row, turn in zip(rows, turns, strict=True)
+        ]
+        return in_preferred_slots(rows, hashes)
+    numbers = [_number(f"{order} {row[0]} {row[1]} {turn}") for row, turn in zip(rows, turns, strict=True)]
+    return [row for _, row in sorted(zip(numbers, rows, strict=True))]
 
 
 def _number(text: str) -> int:

@@ -41,14 +41,18 @@ def in_slots(places: Sequence[Place]) -> Sequence[Place]:
     Args:
         places: the endpoints in the order of their addresses.  A repeated endpoint gets as many slots.
     """
-    count = len(places)
-    if count <= IN_ORDER:
+    if len(places) <= IN_ORDER:
         return places
+    return in_preferred_slots(places, [crc32(address.encode(), port) for address, port in places])
+
+
+def in_preferred_slots(places: Sequence[Place], hashes: Sequence[int]) -> Sequence[Place]:
+    """The same for a list of any length, with a hash of each endpoint (32 bits)."""
+    count = len(places)
     mask = (1 << (count - 1).bit_length()) - 1 | BLOCK - 1  # slots that a hash may name: the next power of two
     room = [min(max(count - start, 0), BLOCK) for start in range(0, mask + 1, BLOCK)]
     taken, found = bytearray(count), list(places)
-    for place in places:
-        drawn = crc32(place[0].encode(), place[1])
+    for place, drawn in zip(places, hashes, strict=True):
         preferred = drawn * _SPREAD >> 8 & mask
         block = preferred // BLOCK
         if not room[block]:

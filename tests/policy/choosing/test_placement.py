@@ -27,7 +27,7 @@ PLAIN = [Algorithm.RANDOM, Algorithm.SOURCE_HASH, Algorithm.SOURCE_HASH_WITH_POR
 def candidates(*weights: int) -> list[Candidate]:
     """Endpoints of these weights."""
     return [
-        Candidate(Place(Address(f"10.1.0.{number}"), 8080), True, False, False, None, None, weight)
+        Candidate(Place(Address(f"10.1.{number >> 8}.{number & 255}"), 8080), True, False, False, None, None, weight)
         for number, weight in enumerate(weights, 1)
     ]
 
@@ -104,6 +104,27 @@ def test_a_turn_stays_when_others_come() -> None:
     five, six = (rounds(placed(given[:n], Algorithm.ROUND_ROBIN, "x"), n) for n in (5, 6))
     for before, after in zip(five, six, strict=True):
         assert [each for each in after if each != places(given)[5]] == list(before)
+
+
+def test_few_turns_of_a_long_list_move() -> None:
+    """When an endpoint of 500 goes, few others have another row.  Each node has an order of its own."""
+    given = candidates(*[100] * 500)
+    rows = placed(given, Algorithm.ROUND_ROBIN, "node-a shop/web")
+    for gone in range(0, 500, 50):
+        left = placed(given[:gone] + given[gone + 1 :], Algorithm.ROUND_ROBIN, "node-a shop/web")
+        assert sum(map(operator.ne, rows, left)) <= 100
+    other = placed(given, Algorithm.ROUND_ROBIN, "node-b shop/web")
+    assert Counter(other) == Counter(rows)
+    assert sum(map(operator.eq, rows, other)) < 50
+
+
+def test_turns_of_a_heavy_endpoint_are_spread() -> None:
+    """An endpoint of a long list that has many turns doesn't have them in a row."""
+    heavy, *_ = given = candidates(2000, *[100] * 180)
+    rows = placed(given, Algorithm.ROUND_ROBIN, "node-a shop/web")
+    in_a_row = max(len(list(turns)) for place, turns in itertools.groupby(rows) if place == heavy.place)
+    assert Counter(rows)[heavy.place] == 20
+    assert in_a_row <= 2
 
 
 def test_services_spread_over_all_counters() -> None:
