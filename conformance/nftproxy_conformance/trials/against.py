@@ -6,7 +6,7 @@ them.  The two can only differ in connections that the oracle finds wrong on eit
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 
 from nftproxy.model.events import Event
 from nftproxy_conformance.lab import Outcome, Probe
@@ -59,6 +59,11 @@ class Against(Trial):
         if difference.what.startswith(OURS):
             return worlds, difference
         return super().traced(worlds, difference, view)
+
+    def retransmit(self, probes: Sequence[Probe], silent: Container[tuple[str, int]]) -> None:
+        """Try connections on both nodes, and send the first packets of those to silent endpoints once more."""
+        super().retransmit(probes, silent)
+        self._ours.retransmit(probes, silent)
 
     def all_differences(self, world: World, probes: Iterable[Probe], view: View = exactly) -> list[Difference]:
         """The wrong outcomes on either node.  The other proxy's differences come with nftproxy's outcome."""

@@ -143,12 +143,11 @@ def silenced(trial: Trial, world: World) -> Finding | None:
     """Judge that endpoints that answer no client are left out, once clients have sent their first packets again."""
     trial.load(world._replace(silent=()))
     wanted = [probe for probe in probes(world) if probe.protocol == "tcp"]
-    lab, deadline = trial.subject.lab, time.monotonic() + SILENCE
+    deadline = time.monotonic() + SILENCE
     trial.subject.leave_out(world)
-    with lab.unanswered():
+    with trial.subject.lab.unanswered():
         while time.monotonic() < deadline:
-            waiting = [each.probe for each in trial.connect(wanted) if each.endpoint in world.silent and each.probe]
-            lab.connect_many(waiting)
+            trial.retransmit(wanted, world.silent)
             found = trial.all_differences(world, wanted, but_for_sources)
             if not any(each.deviation in ("", ANNOTATIONS) for each in found):
                 break

@@ -14,7 +14,7 @@ import dataclasses
 import itertools
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from typing import NamedTuple, Protocol, Self
 
 from nftproxy.model.events import Event
@@ -158,6 +158,11 @@ class Trial:
         """Try connections, one after the other."""
         self.connections += len(probes)
         return self.subject.lab.connect_many(probes)
+
+    def retransmit(self, probes: Sequence[Probe], silent: Container[tuple[str, int]]) -> None:
+        """Try connections, and send the first packets of those to silent endpoints once more."""
+        waiting = [each.probe for each in self.connect(probes) if each.endpoint in silent and each.probe]
+        self.connect(waiting)
 
     def differences(self, world: World, probes: Iterable[Probe], view: View = exactly) -> list[Difference]:
         """The differences of connections from the oracle, in the loaded world.
