@@ -27,13 +27,27 @@ def _tests(*paths: str, before: str = "") -> Subject:
 
 FAST = "NFTPROXY_FAST_PATH=1 "
 """With it a lab establishes its connections and tries them on the fast path, too, and agents have one."""
-ON_FAST_PATH = ("gone", "hairpin", "masquerading", "node_ports", "policies", "refused", "virtual_addresses")
+ON_FAST_PATH = (
+    *("gone", "hairpin", "masquerading", "node_ports", "policies", "refused", "unanswered"),
+    "virtual_addresses",
+)
 """Subjects of tests/system/packets."""
 AGENTS = (
-    *(f"e2e/test_{each}.py" for each in ("affinity", "conntrack", "counts", "silence")),
-    *(f"faults/test_{each}.py" for each in ("configuration", "health", "life", "repair", "top")),
+    "e2e/test_affinity.py::test_affinity_ends_with_the_endpoint",
+    "e2e/test_affinity.py::test_affinity_survives_a_restart",
+    "e2e/test_conntrack.py::test_fewer_servers",
+    "e2e/test_conntrack.py::test_stale_at_start",
+    "e2e/test_counts.py",
+    "e2e/test_silence.py::test_node_that_dies_is_left_out",
+    "e2e/test_silence.py::test_refused_connections_fail_for_nobody",
+    "faults/test_configuration.py::test_a_good_configuration_is_taken_over_without_a_connection_lost",
+    "faults/test_health.py::test_all_is_well",
+    "faults/test_health.py::test_health_check_node_port",
+    "faults/test_life.py::test_a_restart_disturbs_nobody",
+    "faults/test_repair.py::test_a_change_at_the_same_time",
+    "faults/test_top.py::test_connections_have_their_services_names",
 )
-"""Files of tests/system that try agents."""
+"""Tests of agents in tests/system: a few, as agents start slowly on an emulated processor."""
 
 
 SUBJECTS = {
@@ -45,12 +59,14 @@ SUBJECTS = {
     "restart": _tests("tests/system/faults/test_start.py tests/system/faults/test_first_load.py"),
     "silent endpoints": _tests("tests/system/e2e/test_silence.py"),
     "conformance": Subject("python -m nftproxy conformance --examples 2", r"(\d.* connections.*)"),
-    "fast path": _tests("tests/system/e2e/test_fast_path.py"),
+    "fast path": _tests("-n 2 tests/system/e2e/test_fast_path.py"),
     "packets on the fast path": _tests("-n 2 tests/system/packets", before=FAST),
     "packets on the fast path, in short": _tests(
         *(f"tests/system/packets/test_{each}.py" for each in ON_FAST_PATH), before=FAST
     ),
-    "agents with the fast path": _tests(*(f"tests/system/{each}" for each in AGENTS), before=FAST),
+    "agents with the fast path": _tests(
+        "-n 2 --dist loadfile", *(f"tests/system/{each}" for each in AGENTS), before=FAST
+    ),
     "conformance on the fast path": Subject(
         "python -m nftproxy conformance --examples 2 --fast-path", r"(\d.* connections.*)"
     ),
