@@ -48,7 +48,7 @@ class Found(NamedTuple):
     @property
     def nanoseconds(self) -> float:
         """The time in the fastest twentieth of the bursts: slower bursts were disturbed by other programs."""
-        return statistics.quantiles(self.bursts, n=20)[0]
+        return statistics.quantiles(self.bursts, n=20, method="inclusive")[0]
 
 
 def measure(given: list[Flow], turns: int = TURNS) -> list[Found]:

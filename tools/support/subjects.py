@@ -28,7 +28,13 @@ def _tests(*paths: str, before: str = "") -> Subject:
 FAST = "NFTPROXY_FAST_PATH=1 "
 """With it a lab establishes its connections and tries them on the fast path, too, and agents have one."""
 ON_FAST_PATH = (
-    *("gone", "hairpin", "masquerading", "node_ports", "policies", "refused", "unanswered"),
+    "gone",
+    "hairpin",
+    "masquerading",
+    "node_ports",
+    "policies",
+    "refused",
+    "unanswered",
     "virtual_addresses",
 )
 """Subjects of tests/system/packets."""
