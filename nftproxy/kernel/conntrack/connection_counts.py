@@ -176,23 +176,19 @@ def _pattern(family: Family) -> re.Pattern[bytes]:
 
 
 def _established(family: Family) -> re.Pattern[bytes]:
-    """Return a pattern that finds the endpoint, and its port, of an established TCP connection that was translated."""
+    """Return a pattern that finds the endpoint, and its port, of an established TCP connection that was translated.
+
+    It begins with fixed bytes, for which `re` searches in a fraction of the time.  Both tuples have these, but only the
+    reply's is right before the status.
+    """
     size, head, nest = ADDRESS_SIZE[family], attribute_pattern, nest_pattern
     from_address = head(size, ct.SOURCE[family]) + b"(.{%d})" % size
     to_address = head(size, ct.DESTINATION[family]) + b".{%d}" % size
+    tcp = nest(ct.TUPLE_PROTOCOL) + head(1, ct.PROTOCOL) + re.escape(bytes([socket.IPPROTO_TCP])) + b"..."
     ports = head(2, ct.SOURCE_PORT) + b"(..).." + head(2, ct.DESTINATION_PORT) + b"...."
-    tcp = head(1, ct.PROTOCOL) + re.escape(bytes([socket.IPPROTO_TCP])) + b"..."
+    status = head(4, ct.STATUS) + b"..." + _TRANSLATED
     state = nest(ct.PROTOCOL_INFO) + nest(ct.INFO_TCP) + head(1, ct.TCP_STATE) + re.escape(bytes([ct.ESTABLISHED]))
-    return re.compile(
-        b"".join(
-            [
-                nest(ct.TUPLE_REPLY) + nest(ct.TUPLE_ADDRESSES) + from_address + to_address,
-                nest(ct.TUPLE_PROTOCOL) + tcp + ports,
-                head(4, ct.STATUS) + b"..." + _TRANSLATED + b".{0,96}?" + state,
-            ]
-        ),
-        re.DOTALL,
-    )
+    return re.compile(from_address + to_address + tcp + ports + status + b".{0,96}?" + state, re.DOTALL)
 
 
 _FINDERS = {family: _pattern(family).findall for family in Family}
