@@ -55,9 +55,10 @@ def looks(balance: Balance, made: Pipeline, counts: Mapping[Place, int], times: 
 def shares(made: Pipeline, name: str = "shop/web") -> dict[str, int]:
     """The rows of each endpoint in the rules, at the Service's ClusterIP."""
     (front,) = made.state.services[key(name)].cluster_ips
-    texts = [each.text for each in made.generations[Family.IPV4].elements()]
-    rows = [text for text in texts if text.startswith(f"{front} . ") and " : 10.1." in text]
-    return dict(sorted(Counter(text.split(" : ")[1].split(" . ")[0] for text in rows).items()))
+    rows = [each for each in made.generations[Family.IPV4].elements() if each.container == "tcp-endpoints"]
+    return dict(
+        sorted(Counter(each.value.split(" . ")[0] for each in rows if each.key.startswith(f"{front} . ")).items())
+    )
 
 
 def test_an_endpoint_with_more_connections_gets_fewer() -> None:
@@ -148,6 +149,20 @@ def test_each_list_is_balanced_by_itself() -> None:
     assert made.state.factors.keys() == {list_key(), list_key(policy=TrafficPolicy.LOCAL)}
     local = made.state.factors[list_key(policy=TrafficPolicy.LOCAL)]
     assert local[A] > 100 > local[B]
+
+
+def test_remembered_clients_stay() -> None:
+    """A shift changes nothing for clients that session affinity remembers: each endpoint is still on the list."""
+    made, balance = served(*web("shop/web", *PODS, affinity_timeout=60)), Balance()
+
+    def remembered() -> set[str]:
+        return {each.text for each in made.generations[Family.IPV4].elements() if "sticky" in each.container}
+
+    before = remembered()
+    assert before
+    looks(balance, made, {C: 10_000}, 60)
+    assert shares(made)["10.1.0.6"] == 1
+    assert remembered() == before
 
 
 def test_endpoints_come_and_go() -> None:
