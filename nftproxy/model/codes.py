@@ -112,7 +112,7 @@ class Code(StrEnum):
 
     FAST_PATH_INCOMPLETE = "NFT421", "The fast path of established connections isn't there, or lacks interfaces"
 
-    LOADS_UNREADABLE = "NFT422", "Connections can't be counted, so the shares of endpoints don't follow them"
+    LOADS_UNREADABLE = "NFT422", "Connections of endpoints can't be counted"
 
     API_UNREACHABLE = "NFT501", "The API server doesn't answer"
     API_UNHELPFUL = "NFT502", "The API server's answer can't be used"
