@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from nftproxy.agent.socket.answers import ConflictRow, EndpointRow, ListingRow, QuarantinedRow, ServiceRow
 from nftproxy.api.selectors import Selector, selects
-from nftproxy.model.addresses import FAMILY_NAMES, Family, family_of, port_text
+from nftproxy.model.addresses import FAMILY_NAMES, Family, Protocol, family_of, port_text
 from nftproxy.model.objects import ObjectKey, Service, ServicePort, TrafficPolicy
 from nftproxy.pipeline import Pipeline
 from nftproxy.policy.choosing.choice import choose, endpoints_left_out, why_no_candidate
@@ -103,6 +103,7 @@ def _service_row(pipeline: Pipeline, service: Service) -> ServiceRow:
     judged = list(_judged_ports(pipeline, service))
     without, none_local = list(_without_endpoints(pipeline, service, judged)), list(_without_local(judged))
     others = [*_proxied(service), *_left_out(pipeline, service, judged), *_beside_ports(pipeline, service)]
+    others += _fast_path(pipeline, service)
     limited = [each[:MOST_NOTES] for each in (lost, without, none_local, others)]
     notes = (quarantines, *limited, _faults(pipeline, service))
     reasons = {"Quarantined": quarantines, "Conflict": lost, "NoEndpoints": without, "NoneLocal": none_local}
@@ -198,6 +199,13 @@ def _beside_ports(pipeline: Pipeline, service: Service) -> Iterator[str]:
         yield from (f"{address}: ports without a Service are closed" for address in closed)
     answering = dict.fromkeys(address for facts in ports for address, _ in facts.pings)
     yield from (f"{address}: answers pings" for address in answering)
+
+
+def _fast_path(pipeline: Pipeline, service: Service) -> Iterator[str]:
+    """Yield a note if established connections to the Service take the fast path."""
+    if pipeline.fast_path and any(port.protocol is not Protocol.SCTP for port in service.ports):
+        interfaces = ", ".join(pipeline.settings.config.fast_path.interfaces)
+        yield f"established connections at {interfaces} take the fast path"
 
 
 def _left_out(pipeline: Pipeline, service: Service, judged: Iterable[JudgedPort]) -> Iterator[str]:

@@ -246,6 +246,15 @@ def test_a_service_row_has_closed_addresses_and_pings() -> None:
     assert service_row(*objects).notes == ()
 
 
+@pytest.mark.parametrize(("port", "is_fast"), [("dns:53/udp", True), ("http:80", True), ("ss7:80/sctp", False)])
+def test_a_service_row_has_the_fast_path(port: str, is_fast: bool) -> None:
+    """A note says that established connections take the fast path, which SCTP never does."""
+    fast_path = FastPath(("eth0", "veth*"))
+    notes = ("established connections at eth0, veth* take the fast path",) if is_fast else ()
+    row = service_row(service(ports=[port]), slice_of(ports=[port]), fast_path=fast_path)
+    assert (row.state, row.notes) == ("Served", notes)
+
+
 def test_a_service_row_has_the_faults_of_its_objects() -> None:
     """The notes have the parts of a Service and its EndpointSlices that can't be used."""
     fault = "NFT211: metadata.annotations[nftproxy.dev/new]: is not known"
