@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from nftproxy_conformance.lab import Origin, Probe
+from nftproxy_conformance.lab import PING, Origin, Probe
 from nftproxy_conformance.trials.own import OWN_SOURCES, OwnCluster, flows, own_cluster
 
 from nftproxy.config.parse_config import EMPTY_CONFIG
@@ -50,6 +50,19 @@ def test_every_front_is_tried_from_each_kind_of_source() -> None:
     for address, _ in fronts:
         from_where = {(each.origin, each.source) for each in tried if each.address == address}
         assert from_where == (common | ranges if address == "203.0.113.9" else common)
+
+
+def test_words_of_the_configuration_are_tried() -> None:
+    """Pings to virtual addresses, and a port that external addresses don't have, from the same clients."""
+    words = {"externalIPCIDRs": ["203.0.113.0/24"], "externalAddresses": "closed", "ping": "answer"}
+    given = cluster(config=CONFIG | {"nftproxy": words}).world
+    more = set(flows(given)) - set(flows(cluster().world))
+    assert {(each.protocol, each.address, each.port) for each in more} == {
+        (PING, "10.43.0.10", 0),
+        (PING, "203.0.113.9", 0),
+        ("tcp", "203.0.113.9", 1),
+    }
+    assert [len([each for each in more if each.port == port]) for port in (0, 1)] == [5 + 7, 7]
 
 
 def test_there_is_a_bound() -> None:

@@ -17,7 +17,7 @@ from nftproxy_conformance.lab import Probe
 from nftproxy_conformance.reports.words import any_of, as_json, connection
 from nftproxy_conformance.specification.oracle import Oracle
 from nftproxy_conformance.specification.rules import rule_of
-from nftproxy_conformance.specification.world import place_of
+from nftproxy_conformance.specification.world import place_of, virtual_ips
 from nftproxy_conformance.trials.own import OwnCluster, flows
 from nftproxy_conformance.trials.trial import ELSEWHERE, Difference, Trial
 
@@ -107,8 +107,10 @@ def _whose(probe: Probe, oracle: Oracle) -> str:
 
 
 def _service(probe: Probe, oracle: Oracle) -> str:
-    front = oracle.front_of(place_of(probe))
-    return str(front.service.key) if front else ""
+    front = oracle.front_of(place_of(probe)) if probe.port else None
+    owners = (each for each in oracle.world.services if probe.address in virtual_ips(each))
+    service = front.service if front else next(owners, None)
+    return str(service.key) if service else ""
 
 
 def _verdict(comparison: Comparison) -> str:

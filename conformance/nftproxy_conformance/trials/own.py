@@ -20,10 +20,10 @@ from nftproxy.model.addresses import Address, Family, Network, contains, family_
 from nftproxy.model.codes import Code
 from nftproxy.model.errors import BadInput, Problem
 from nftproxy.model.objects import ClusterObject, Ignored, Node, Service
-from nftproxy.model.settings import DetectLocalMode
-from nftproxy_conformance.lab import Origin, Probe
+from nftproxy.model.settings import DetectLocalMode, ExternalAddresses, Ping
+from nftproxy_conformance.lab import PING, Origin, Probe
 from nftproxy_conformance.lab.topology import DEFAULT_SOURCES, PODS, Site
-from nftproxy_conformance.specification.world import Place, World, of_family, virtual_ips
+from nftproxy_conformance.specification.world import World, of_family, virtual_ips
 from nftproxy_conformance.subjects.manifests import Manifest, stamped
 from nftproxy_conformance.subjects.proxy import Presentation
 
@@ -35,6 +35,8 @@ RANGES = 2
 """Source ranges of a Service that are tried from inside."""
 OWN_SOURCES = {Family.IPV4: Address("192.0.2.77"), Family.IPV6: Address("2001:db8:0:77::77")}
 """The sources of the node's own connections: a second address, so that masquerading shows (RFC 5737, RFC 3849)."""
+UNUSED_PORT = 1
+"""Reserved for TCPMUX (RFC 1078)."""
 NARROW = 8
 """The shortest prefix length of a range whose end has addresses that clients may have."""
 _NAMESPACED = {"Service", "EndpointSlice"}
@@ -132,25 +134,39 @@ def _with_our_interfaces(configuration: Manifest) -> Manifest:
 
 def flows(world: World, most: int = MOST) -> list[Probe]:
     """The connections that are worth trying, at most so many."""
-    fronts = list(dict.fromkeys(_fronts(world)))
+    targets = dict.fromkeys(itertools.chain(_fronts(world), _others(world)))
     sources = _Sources(world)
     found = [
-        [Probe(origin, to.address, to.port, to.protocol.value, source) for origin, source in sources.to(who, to)]
-        for who, to in fronts
+        [Probe(origin, address, port, protocol, source) for origin, source in sources.to(service, address)]
+        for service, (address, port, protocol) in targets
     ]
     step = -(-sum(map(len, found)) // most) or 1
     return list(dict.fromkeys(itertools.chain.from_iterable(found[::step])))
 
 
-def _fronts(world: World) -> Iterator[tuple[Service, Place]]:
+Target = tuple[Address, int, str]
+"""An address, port and protocol, as a probe has them."""
+
+
+def _fronts(world: World) -> Iterator[tuple[Service, Target]]:
     """The places of each Service.  Node ports are tried at the node's addresses on the uplink and among its pods."""
     own = sorted(world.interfaces - set(OWN_SOURCES.values()))
     for service in world.services:
         virtual = dict.fromkeys(virtual_ips(service))
         for port in service.ports:
-            yield from ((service, Place(address, port.protocol, port.port)) for address in virtual)
+            yield from ((service, (address, port.port, port.protocol.value)) for address in virtual)
             if port.node_port:
-                yield from ((service, Place(address, port.protocol, port.node_port)) for address in own)
+                yield from ((service, (address, port.node_port, port.protocol.value)) for address in own)
+
+
+def _others(world: World) -> Iterator[tuple[Service, Target]]:
+    """Pings, and a port that hardly any Service has, where the configuration has words about these."""
+    for service in world.services:
+        for address in dict.fromkeys(virtual_ips(service)):
+            if world.config.ping is Ping.ANSWER:
+                yield service, (address, 0, PING)
+            if world.config.external_addresses is ExternalAddresses.CLOSED and address not in service.cluster_ips:
+                yield service, (address, UNUSED_PORT, "tcp")
 
 
 class _Sources:
@@ -179,13 +195,13 @@ class _Sources:
             for own in (pod.address for pod in each.endpoints if pod.address in here):
                 self._itself.setdefault((each.service, each.family), own)
 
-    def to(self, service: Service, target: Place) -> Iterator[tuple[Origin, Address]]:
-        """The origins and source addresses of connections to a front."""
-        family = family_of(target.address)
+    def to(self, service: Service, target: Address) -> Iterator[tuple[Origin, Address]]:
+        """The origins and source addresses of connections to an address, or node port, of a Service."""
+        family = family_of(target)
         yield from self._common[family]
         if itself := self._itself.get((service.key, family)):
             yield Origin.POD, itself
-        if target.address in service.load_balancer_ips:
+        if target in service.load_balancer_ips:
             narrow = [each for each in of_family(service.source_ranges, family) if each.prefixlen >= NARROW]
             yield from ((Origin.OUTSIDE, each) for cidr in narrow[:RANGES] for each in self._free(cidr))
 
