@@ -313,7 +313,7 @@ class Pipeline:
         self.health_checks.refresh(self.state, services, self.withheld)
         self.localhost_ports.refresh(self.state, services, self.withheld)
         cache = self.choices if len(services) <= MOST_CACHED else None
-        self.balanced_lists.refresh(self.state, services, self.withheld, cache)
+        self.balanced_lists.refresh(self.state, services, self.withheld, self.size_of, cache)
         self._updated.update(services)
         self._invalid = Invalidation()
         self.lap(Stage.FOLLOW)

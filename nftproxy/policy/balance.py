@@ -11,8 +11,8 @@ and this turns the counts into factors, a state machine without clock:
   (choosing/placement.py), clients that flood an endpoint can't take it off the list.
 * **Hysteresis.**  The factors of a list are published if the rows of some endpoint would change by more than one, and
   by more than a tenth.
-* **Fairness.**  A look publishes lists of `MOST_WRITTEN` rows together.  Namespaces take turns, so that a tenant whose
-  connections come and go doesn't hold up the lists of others.
+* **Fairness.**  After a look, Services with `MOST_WRITTEN` elements together are published.  Namespaces take turns, so
+  that a tenant whose connections come and go doesn't hold up the Services of others.
 
 A list follows the connections of its own endpoints alone.  Without connections its factors stay.
 """
@@ -20,11 +20,11 @@ A list follows the connections of its own endpoints alone.  Without connections 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Generator, Iterable, Mapping
+from collections.abc import Generator, Iterable, Iterator, Mapping
 
 from nftproxy.model.events import NEUTRAL, Factors, ListKey
-from nftproxy.model.objects import Place
-from nftproxy.policy.balanced_lists import MOST_WRITTEN, BalancedList, BalancedLists
+from nftproxy.model.objects import ObjectKey, Place
+from nftproxy.policy.balanced_lists import MOST_WRITTEN, BalancedLists, Base
 from nftproxy.policy.choosing.placement import BALANCED_ROWS, NO_FACTORS, balanced_rows
 
 GAIN = 0.25
@@ -41,66 +41,63 @@ class Balance:
     def __init__(self) -> None:
         self.published: Mapping[ListKey, Factors] = {}
         self._followed: dict[ListKey, _Followed] = {}
-        self._turns: dict[str, int] = {}
-        """The look at which each namespace last published a list."""
+        self._turns: dict[str | ObjectKey, int] = {}
+        """The look after which each namespace, and each Service, was last published."""
         self._looks = 0
 
     def observe(self, lists: BalancedLists, counts: Mapping[Place, int]) -> Generator[None, None, list[ListKey]]:
         """Take in the number of connections of each endpoint.  Return the lists whose factors are published anew."""
         self._looks += 1
         self._retain(lists.by_key)
-        due = []
+        due: dict[ObjectKey, list[ListKey]] = {}
         for number, key in enumerate(sorted(lists.having(counts), key=lambda each: each.rank), 1):
             if number % STEP == 0:
                 yield
-            found = lists.by_key.get(key)  # another task may have removed it
-            if found is not None and self._follow(key, found).observe(counts):
-                due.append((key, found.size))
-        return self._publish(due)
+            base = lists.by_key.get(key)  # another task may have removed it
+            if base is not None and self._follow(key, base).observe(counts):
+                due.setdefault(key.service, []).append(key)
+        chosen = [key for service in self._chosen(due, lists.sizes) for key in due[service]]
+        if chosen:
+            self.published = {**self.published, **{key: self._followed[key].publish() for key in chosen}}
+        return chosen
 
-    def _retain(self, lists: Mapping[ListKey, BalancedList]) -> None:
-        """Forget all lists but these, and all namespaces but theirs."""
-        namespaces = {key.service.namespace for key in lists}
-        self._turns = {name: turn for name, turn in self._turns.items() if name in namespaces}
+    def _retain(self, lists: Mapping[ListKey, Base]) -> None:
+        """Forget all lists, Services and namespaces but these."""
+        known = {key.service for key in lists} | {key.service.namespace for key in lists}
+        self._turns = {each: turn for each, turn in self._turns.items() if each in known}
         self._followed = {key: each for key, each in self._followed.items() if key in lists}
         if any(key not in lists for key in self.published):
             self.published = {key: factors for key, factors in self.published.items() if key in lists}
 
-    def _follow(self, key: ListKey, found: BalancedList) -> _Followed:
+    def _follow(self, key: ListKey, base: Base) -> _Followed:
         known = self._followed.get(key)
-        if known is None or known.base is not found.base:
+        if known is None or known.base != base:
             before = known.factors if known else {}
-            known = self._followed[key] = _Followed(found.base, before, self.published.get(key, NO_FACTORS))
+            known = self._followed[key] = _Followed(base, before, self.published.get(key, NO_FACTORS))
         return known
 
-    def _publish(self, due: Iterable[tuple[ListKey, int]]) -> list[ListKey]:
-        """Publish lists of up to `MOST_WRITTEN` rows: of each namespace the list that has waited longest, and so on."""
+    def _chosen(self, due: Iterable[ObjectKey], sizes: Mapping[ObjectKey, int]) -> Iterator[ObjectKey]:
+        """The Services whose turn it is: of each namespace the Service that has waited longest, and so on."""
         position = Counter[str]()
         queue = []
-        for key, size in sorted(due, key=lambda each: self._followed[each[0]].published_at):
-            namespace = key.service.namespace
-            position[namespace] += 1
-            queue.append((position[namespace], self._turns.get(namespace, 0), namespace, key, size))
-        chosen, room = [], MOST_WRITTEN
-        for _, _, namespace, key, size in sorted(queue, key=lambda each: each[:3]):
-            room -= size
+        for service in sorted(due, key=lambda each: self._turns.get(each, 0)):
+            position[service.namespace] += 1
+            queue.append((position[service.namespace], self._turns.get(service.namespace, 0), service))
+        room = MOST_WRITTEN
+        for _, _, service in sorted(queue):
+            room -= sizes.get(service, 0)
             if room < 0:
-                break
-            chosen.append(key)
-            self._turns[namespace] = self._looks
-        if chosen:
-            self.published = {**self.published, **{key: self._followed[key].publish(self._looks) for key in chosen}}
-        return chosen
+                return
+            yield service
+            self._turns[service] = self._turns[service.namespace] = self._looks
 
 
 class _Followed:
     """A balanced list: its factors, and its rows by the factors that were published last."""
 
-    def __init__(self, base: Mapping[Place, int], factors: Mapping[Place, float], published: Factors) -> None:
+    def __init__(self, base: Base, factors: Mapping[Place, float], published: Factors) -> None:
         self.base = base
         self.factors = {place: factors.get(place, 1.0) for place in base}
-        self.published_at = 0
-        """The number of the look at which they were published."""
         self._held = balanced_rows(base, published)
         self._rows = sum(self._held.values())
         self._mean = sum(base.values()) / len(base)
@@ -121,9 +118,8 @@ class _Followed:
             for (place, rows), held in zip(self.base.items(), self._held.values(), strict=True)
         )
 
-    def publish(self, look: int) -> Factors:
+    def publish(self) -> Factors:
         """Return the factors in percent."""
-        self.published_at = look
         published = {place: round(NEUTRAL * factor) for place, factor in self.factors.items()}
         self._held = balanced_rows(self.base, published)
         return published
