@@ -118,8 +118,9 @@ def offloaded_connections(rest: Callable[[float], object] = time.sleep) -> int:
         raise Unavailable(f"conntrack can't be read: {error.strerror or error}") from error
 
 
-_OFFLOADED = re.compile(attribute_pattern(4, ct.STATUS) + b"..[\x40-\x7f\xc0-\xff].", re.DOTALL)
-"""An entry's status with IPS_OFFLOAD, in the third byte."""
+_IS_OFFLOADED = b"[\x40-\x7f\xc0-\xff]"
+"""The second lowest byte of an entry's status, with IPS_OFFLOAD."""
+_OFFLOADED = re.compile(attribute_pattern(4, ct.STATUS) + b".." + _IS_OFFLOADED + b".", re.DOTALL)
 
 
 def _translated(packed: Mapping[_Packed, int]) -> Counter[Translation]:
@@ -178,17 +179,20 @@ def _pattern(family: Family) -> re.Pattern[bytes]:
 def _established(family: Family) -> re.Pattern[bytes]:
     """Return a pattern that finds the endpoint, and its port, of an established TCP connection that was translated.
 
-    It begins with fixed bytes, for which `re` searches in a fraction of the time.  Both tuples have these, but only the
-    reply's is right before the status.
+    Of a connection that a flowtable forwards the kernel doesn't tell TCP's state: it was established.
+
+    The pattern begins with fixed bytes, for which `re` searches in a fraction of the time.  Both tuples have these, but
+    only the reply's is right before the status.
     """
     size, head, nest = ADDRESS_SIZE[family], attribute_pattern, nest_pattern
     from_address = head(size, ct.SOURCE[family]) + b"(.{%d})" % size
     to_address = head(size, ct.DESTINATION[family]) + b".{%d}" % size
     tcp = nest(ct.TUPLE_PROTOCOL) + head(1, ct.PROTOCOL) + re.escape(bytes([socket.IPPROTO_TCP])) + b"..."
     ports = head(2, ct.SOURCE_PORT) + b"(..).." + head(2, ct.DESTINATION_PORT) + b"...."
-    status = head(4, ct.STATUS) + b"..." + _TRANSLATED
+    status = head(4, ct.STATUS) + b".."
     state = nest(ct.PROTOCOL_INFO) + nest(ct.INFO_TCP) + head(1, ct.TCP_STATE) + re.escape(bytes([ct.ESTABLISHED]))
-    return re.compile(from_address + to_address + tcp + ports + status + b".{0,96}?" + state, re.DOTALL)
+    is_established = _IS_OFFLOADED + _TRANSLATED + b"|." + _TRANSLATED + b".{0,96}?" + state
+    return re.compile(from_address + to_address + tcp + ports + status + b"(?:" + is_established + b")", re.DOTALL)
 
 
 _FINDERS = {family: _pattern(family).findall for family in Family}

@@ -6,8 +6,11 @@ import resource
 import socket
 from collections import Counter
 
+import pytest
 from nftproxy_conformance.lab import Lab, Origin
 
+from nftproxy.kernel.conntrack import connection_counts
+from nftproxy.kernel.conntrack import sweeps as conntrack
 from nftproxy.kernel.conntrack.connection_counts import (
     ConnectionCounts,
     Translation,
@@ -16,9 +19,11 @@ from nftproxy.kernel.conntrack.connection_counts import (
 )
 from nftproxy.model.addresses import Address, Protocol
 from nftproxy.model.objects import Place
+from nftproxy.netlink import nf_conntrack as ct
+from nftproxy.netlink.codec import attribute, nested
 from tests.kernel.conntrack.entries import Tracked, fill, track
 from tests.support.cluster import IP, Cluster, Ip
-from tests.support.factories import service, slice_of
+from tests.support.factories import IPV4, service, slice_of
 
 
 def read(lab: Lab, most: int = 1000) -> ConnectionCounts:
@@ -106,6 +111,24 @@ def test_established_connections_are_counted_by_endpoint(lab: Lab, ip: Ip) -> No
         return found
 
     assert lab.node.call(connect) == [{here: 3}, {}, {}, {here: 1}]
+
+
+@pytest.mark.parametrize(("status", "count"), [(0x2E, 0), (0x402E, 1), (0x400E, 0)])
+def test_offloaded_connections_are_established(monkeypatch: pytest.MonkeyPatch, status: int, count: int) -> None:
+    """Translated connections in a flowtable count, though the kernel tells no state of them (ctnetlink_dump_info)."""
+
+    def flow(kind: int, source: str, destination: str) -> bytes:
+        addresses = attribute(ct.SOURCE[IPV4], socket.inet_aton(source))
+        addresses += attribute(ct.DESTINATION[IPV4], socket.inet_aton(destination))
+        ports = attribute(ct.SOURCE_PORT, b"\x1f\x90") + attribute(ct.DESTINATION_PORT, b"\x1f\x91")
+        protocol = attribute(ct.PROTOCOL, conntrack.TCP) + ports
+        return nested(kind, nested(ct.TUPLE_ADDRESSES, addresses) + nested(ct.TUPLE_PROTOCOL, protocol))
+
+    both = flow(ct.TUPLE_ORIGINAL, IP.client, IP.vip) + flow(ct.TUPLE_REPLY, IP.here, IP.client)
+    answer = both + attribute(ct.STATUS, status.to_bytes(4, "big")) + attribute(ct.ID, bytes(4))
+    monkeypatch.setattr(connection_counts, "_answers", lambda _: [answer])
+    here = Place(Address(IP.here), 8080)
+    assert established_connections([here])[here] == count
 
 
 def test_unanswered_connections_are_not_established(lab: Lab, ip: Ip) -> None:
