@@ -24,6 +24,7 @@ from tests.conftest import CHECKOUT
 from tests.support.cluster import IP
 from tests.support.waiting import wait_until
 from tests.system.e2e.objects import node, service, service_cidr, slice_of
+from tools.image.build import CERTIFICATES
 from tools.image.wheels import MACHINES
 
 DIST = CHECKOUT / "dist"
@@ -126,6 +127,24 @@ def test_the_package_brings_all_that_the_program_needs(tree: Path) -> None:
     )
     assert "goto tcp-endpoints-of-3" in rules
     assert list((tree / "usr/lib/nftproxy/nftproxy/__pycache__").glob("pipeline.*.pyc"))
+
+
+def test_the_wheel_is_installed_by_the_page(tree: Path) -> None:
+    """The commands of docs/releases.md install the wheel, and its `manifests` prints what this checkout's prints."""
+    (wheel,) = DIST.glob(f"nftproxy-{__version__}-*.whl")
+    shutil.copy(wheel, tree)
+    if CERTIFICATES.exists():  # pip has to trust a certificate that Debian doesn't know
+        shutil.copy(CERTIFICATES, tree)
+        (tree / "etc/pip.conf").write_text(f"[global]\ncert = /{CERTIFICATES.name}\n")
+    _, _, section = (CHECKOUT / "docs" / "releases.md").read_text().partition("The wheel needs")
+    commands = re.findall("^    (.+)$", section.replace("VERSION", __version__), re.MULTILINE)
+    assert len(commands) == 3
+    for command in commands:
+        unasked = command.replace("apt-get install", "apt-get install --yes")
+        run(tree, "env", "DEBIAN_FRONTEND=noninteractive", "bash", "-euc", unasked)
+    asked = ["manifests", "--image=nftproxy", "--api-server=https://10.0.0.1:6443", "--cluster-cidr=10.244.0.0/16"]
+    here = subprocess.run([sys.executable, "-m", "nftproxy", *asked], check=True, stdout=subprocess.PIPE, text=True)
+    assert run(tree, "/opt/nftproxy/bin/nftproxy", *asked) == here.stdout
 
 
 def test_the_unit_is_there_and_not_started(tree: Path) -> None:
