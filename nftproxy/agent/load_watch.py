@@ -5,7 +5,7 @@ into rules, in the same transaction as all other events.
 
 * Until a Service has the algorithm this waits, without a timer or a socket.
 * Then it goes over connection tracking every `INTERVAL`, in a thread, but takes a tenth of a CPU at most, however many
-  connections there are.  The kernel could filter its answers, but goes over all entries all the same, and handles no
+  connections there are.  The kernel could filter its answers, but goes over all entries all the same, and receives no
   packets meanwhile.
 * Lists that are too long are named in a warning.
 """
