@@ -284,12 +284,17 @@ def query(
 
     `is_wanted` judges each message before it is parsed, by a true or false value.
 
+    The kernel ends a dump before an object that doesn't fit into a message, such as a flowtable with 200 interfaces.
+    The first message of a socket has 4 KiB.  Once something was read the next have 32 KiB (netlink_recvmsg).
+
     Raises:
         Unavailable: the kernel does not answer.
     """
     for _ in range(ATTEMPTS):
         try:
             with open_socket() as kernel:
+                if flags & DUMP:
+                    exchange(kernel, nft.GET_GENERATION, 0, b"", ACKNOWLEDGE)
                 return exchange(kernel, kind, family, attributes, flags, is_wanted)
         except InterruptedError:
             continue

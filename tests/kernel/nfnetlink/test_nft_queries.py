@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import socket
+import subprocess
 from unittest.mock import Mock
 
 import pytest
@@ -47,6 +48,17 @@ def test_many_names_come_in_many_parts() -> None:
     execute(f"table ip nftproxy {{ {declared} }}")
     assert sorted(nft_queries.chains(IPV4, "nftproxy")) == sorted(names)
     assert sorted(each.name for each in nft_queries.sets(IPV4)) == sorted(names)
+
+
+def test_objects_larger_than_the_first_message_are_read() -> None:
+    """A chain at 250 interfaces, whose names alone take 5 KB, is read, and so is another chain after it."""
+    names = [f"interface-{number:03}" for number in range(250)]
+    pairs = zip(names[::2], names[1::2], strict=True)
+    lines = "".join(f"link add {name} type veth peer name {peer}\n" for name, peer in pairs)
+    subprocess.run(["ip", "-batch", "-"], input=lines, check=True, text=True)
+    hook = f"type filter hook ingress devices = {{ {', '.join(names)} }} priority 0;"
+    execute(f"table netdev large {{ chain c {{ {hook} }}; }}\ntable netdev other {{ chain c {{ {hook} }}; }}")
+    assert [each.table for each in nft_queries.base_chains()] == ["large", "other"]
 
 
 def with_flag(data: bytes, flag: int) -> bytes:

@@ -498,6 +498,7 @@ def test_counts_limits_and_top_see_fast_connections(way: Way) -> None:
 def test_failover_beside_a_fast_connection(way: Way) -> None:
     """While a pod falls silent, new connections go to the other pod, and a fast connection to that stays fast."""
     way.serve(*PODS, protocol="TCP", metadata={"annotations": {"nftproxy.dev/failover": "silent"}})
+    add_addresses(way.node, "pods", "10.1.0.1")  # for the agent's probes
     way.start()
     stream = Stream(way)
     stream.becomes_fast()
