@@ -44,6 +44,8 @@ IGNORED = Path(__file__).with_name("containerignore")
 TIMESTAMP = ("--timestamp", "315532800")
 """The time of each file in the image, 1980, so that the same checkout and packages make the same bytes."""
 DEBIAN = CHECKOUT / "tools" / "debian"
+ARCHIVES = (("debian", ""), ("debian", "-updates"), ("debian-security", "-security"))
+"""Debian's archives with packages of a release, each with the end of the suite's name: mmdebstrap's defaults."""
 CERTIFICATES = Path("/etc/ssl/certs/ca-certificates.crt")
 
 NEEDED = {name: name for name in ("buildah", "containerd", "runc")}
@@ -55,7 +57,7 @@ def build(architecture: str = NATIVE, *, mirror: str = "", may_reuse: bool = Tru
 
     Args:
         architecture: Debian's name of it.
-        mirror: where Debian's packages come from, "" for Debian's own mirror.
+        mirror: where Debian's packages come from, with `{}` for the archive's name, "" for Debian's own mirror.
         may_reuse: whether lines that have not changed since an earlier build keep its layers.
 
     Raises:
@@ -89,7 +91,7 @@ def build_archive(
         archive: of the image.  An existing one is replaced.
         options: of `buildah build`.
         architecture: Debian's name of it.
-        mirror: where Debian's packages come from, "" for Debian's own mirror.
+        mirror: where Debian's packages come from, with `{}` for the archive's name, "" for Debian's own mirror.
 
     Raises:
         subprocess.CalledProcessError: a line of the Containerfile fails.
@@ -116,7 +118,8 @@ def _provide_base(name: str, mirror: str) -> None:
     _say(f"unpacking Debian ({suite})")
     archive = TREES / f"debian-{suite}.tar"
     excluded = [f"--dpkgopt=path-exclude=/usr/share/{kind}/*" for kind in ("doc", "man", "locale")]
-    sources = [f"deb [check-valid-until=no] {mirror} {suite} main"] if mirror else []
+    lines = [f"deb [check-valid-until=no] {mirror.format(name)} {suite}{part} main" for name, part in ARCHIVES]
+    sources = lines if mirror else []
     command: list[str | Path] = [
         DEBIAN / "mmdebstrap.sh",
         "--quiet",

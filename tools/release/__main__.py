@@ -59,8 +59,8 @@ def main(candidate: str | None, *, with_image: bool, snapshot: bool) -> None:
 
 
 def snapshot_of(epoch: int) -> str:
-    """Debian's mirror as it was when the day of a time began, in UTC."""
-    return time.strftime("http://snapshot.debian.org/archive/debian/%Y%m%dT000000Z", time.gmtime(epoch))
+    """Debian's archives as they were when the day of a time began, in UTC."""
+    return time.strftime("http://snapshot.debian.org/archive/{}/%Y%m%dT000000Z", time.gmtime(epoch))
 
 
 def add_image(architecture: str, mirror: str, again: Path) -> None:

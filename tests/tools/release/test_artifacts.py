@@ -13,8 +13,9 @@ import pytest
 from tests.conftest import CHECKOUT
 from tests.support.own_versions import DIRECTORY
 from tests.test_stability import FILE as STABLE
+from tools.image.build import ARCHIVES
 from tools.image.wheels import PYTHON
-from tools.release.__main__ import differing
+from tools.release.__main__ import differing, snapshot_of
 from tools.release.artifacts import archived, components
 from tools.release.candidate import CHANGELOG, released, with_section, with_version
 from tools.release.deb_package import FILES
@@ -39,6 +40,13 @@ def test_builds_are_compared_byte_by_byte(tmp_path: Path) -> None:
         for name, text in files.items():
             (folder / name).write_text(text)
     assert differing(one, other) == ["alone", "other"]
+
+
+def test_a_snapshot_has_security_updates_too() -> None:
+    """The address is that of a day, for each of Debian's archives."""
+    found = {snapshot_of(1_000_000_000).format(name) for name, _ in ARCHIVES}
+    days = "http://snapshot.debian.org/archive/debian{}/20010909T000000Z"
+    assert found == {days.format(""), days.format("-security")}
 
 
 def test_a_bill_has_each_package_with_its_hashes() -> None:
