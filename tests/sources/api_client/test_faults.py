@@ -265,12 +265,14 @@ def pages(server: ApiServer, monkeypatch: pytest.MonkeyPatch, *more: faults.Faul
     server.faults.add(*more)
 
 
-async def test_pages(server: ApiServer, cluster: ApiClient, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_pages(server: ApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A list in pages is a single event."""
     pages(server, monkeypatch)
+    cluster = reach(server, tmp_path, patience=Timeouts())
     async with following(server, cluster) as seen:
         await seen.right()
         assert len(seen.batches["services"]) == 1
+    await cluster.aclose()
     asked = ["continue" in request.query for request in server.requests(verb="list", resource="services")]
     assert asked == [False, False, True, True]
 

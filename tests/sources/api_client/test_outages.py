@@ -20,6 +20,7 @@ from nftproxy.model.errors import Unavailable
 from nftproxy.model.events import Listed
 from nftproxy.model.objects import ServiceCIDR
 from nftproxy.sources.api_client import ApiClient
+from nftproxy.sources.api_connection import Timeouts
 from tests.sources.api_client.following import (
     BOOKMARKS,
     PATIENCE,
@@ -127,7 +128,7 @@ async def test_any_answer_ends_the_pauses(
 ) -> None:
     """Any answer of a server that is back ends the pauses of all resources, however long they are."""
     times = msgspec.structs.replace(TIMES, first_attempt=7200.0, longest_attempt=7200.0)
-    cluster = reach(server, tmp_path, times=times)
+    cluster = reach(server, tmp_path, times=times, patience=Timeouts())
     async with following(server, cluster) as seen:
         await seen.right()
         await asyncio.sleep(TIMES.healthy)
