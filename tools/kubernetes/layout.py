@@ -12,7 +12,7 @@ NODES, NODES6 = f"{CONTROL}/24", f"{CONTROL6}/64"
 PODS, PODS6 = "10.244.0.0/16", "fd00:244::/48"
 SERVICES, SERVICES6 = "10.96.0.0/16", "fd00:96::/112"
 FIRST_SERVICE, DNS_SERVICE = "10.96.0.1", "10.96.0.10"
-LOAD_BALANCER = "172.31.241.{}"
+LOAD_BALANCER, LOAD_BALANCERS = "172.31.241.{}", "172.31.241.0/24"
 MOST_NODES = 200
 """The last byte of a node's address is its number and ten more."""
 
