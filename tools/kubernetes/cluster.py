@@ -118,7 +118,7 @@ class RealCluster:
         self.fabric.sysctl({"ipv4/ip_forward": "1", "ipv6/conf/all/forwarding": "1"})
         # By connection, as cloud load balancers choose a node (loadbalancer.py).
         self.fabric.sysctl({"ipv4/fib_multipath_hash_policy": "1"})
-        add_addresses(self.fabric, "nodes", layout.NODES, layout.NODES6)
+        add_addresses(self.fabric, "nodes", layout.NODES, layout.NODES6, f"{layout.CLIENT}/32")
         # Packets to an address that no Service has vanish, as tests of UDP know no other fate than that.
         self.fabric.ip("link add nowhere type bridge", "link set dev nowhere up arp off")
         self.fabric.ip(f"route add {layout.LOAD_BALANCERS} dev nowhere")

@@ -17,7 +17,11 @@ AGNHOST_IMAGE = f"{REGISTRY}/agnhost:lab"
 """For our own pods: the names of the tests' images depend on the version of Kubernetes."""
 TARGETS = {PAUSE: "pause", KUBE_PROXY: "kube-proxy", AGNHOST_IMAGE: "agnhost", f"{REGISTRY}/busybox:lab": "busybox"}
 REGRESSION = "regression-issue-74839"
-TESTS_TARGETS = {"agnhost": "agnhost", "busybox": "busybox", "distroless-iptables": "busybox", REGRESSION: "regression"}
+TESTS_TARGETS = {
+    "agnhost": "agnhost",
+    **dict.fromkeys(("busybox", "distroless-iptables", "glibc-dns-testing"), "busybox"),
+    REGRESSION: "regression",
+}
 """Targets of the Containerfile, by the last part of the names of the tests' images."""
 
 

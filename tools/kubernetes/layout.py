@@ -8,6 +8,8 @@ from typing import NamedTuple
 CONTROL, CONTROL6 = "172.31.240.1", "fd00:31::1"
 """The control plane, and each node's gateway."""
 CONTROL_PORT = 6443
+CLIENT = "192.168.31.1"
+"""The source of connections from outside to load balancers.  Tests take an address like the nodes' for a node's."""
 NODES, NODES6 = f"{CONTROL}/24", f"{CONTROL6}/64"
 PODS, PODS6 = "10.244.0.0/16", "fd00:244::/48"
 SERVICES, SERVICES6 = "10.96.0.0/16", "fd00:96::/112"

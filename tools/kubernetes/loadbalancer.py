@@ -18,7 +18,7 @@ import httpx
 
 from nftproxy.model.settings import HEALTHZ_PORT
 from tools.kubernetes.api import client, get, patch
-from tools.kubernetes.layout import LOAD_BALANCER
+from tools.kubernetes.layout import CLIENT, LOAD_BALANCER
 
 FINALIZER = "service.kubernetes.io/load-balancer-cleanup"
 PAUSE = 0.5
@@ -107,8 +107,8 @@ class LoadBalancer:
 
     def _route(self, address: str, nexthops: list[str]) -> None:
         if self._routes.get(address) != nexthops:
-            ways = [word for hop in nexthops for word in ("nexthop", "via", hop)]
-            _ip("route", "replace", *([address, *ways] if ways else ["unreachable", address]))
+            ways = ["src", CLIENT, *(word for hop in nexthops for word in ("nexthop", "via", hop))]
+            _ip("route", "replace", *([address, *ways] if nexthops else ["unreachable", address]))
             self._routes[address] = nexthops
 
 
