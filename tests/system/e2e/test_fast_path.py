@@ -23,7 +23,8 @@ from nftproxy_conformance.lab import Namespace, obstacle
 from nftproxy_conformance.lab.node import Node
 
 from nftproxy.agent.fast_path import MOST_INTERFACES
-from nftproxy.agent.socket.answers import AgentState, Connections, FastPathState
+from nftproxy.agent.socket import answers
+from nftproxy.agent.socket.answers import AgentState, FastPathState
 from nftproxy.commands.agent_client import AgentClient
 from nftproxy.kernel.nfnetlink.nft_queries import fast_path_comment
 from nftproxy.model.settings import FastPathScope
@@ -33,6 +34,7 @@ from tests.support.objects import endpoint_slice, service
 from tests.support.processes import AgentProcess
 from tests.support.waiting import PATIENCE, wait_until
 from tests.system.e2e.agent import ask_http
+from tests.system.e2e.silent_town import Connections
 
 CLIENT, CLIENT6 = "10.1.0.9", "fd00:1::9"
 PODS = ("10.1.0.4", "10.1.0.5")
@@ -483,7 +485,7 @@ def test_counts_limits_and_top_see_fast_connections(way: Way) -> None:
     first.becomes_fast()
     second.becomes_fast()
     wait_until(lambda: way.counted() == 2, way.agent.log)
-    found = way.client_of_agent.get(Connections, "/v1/connections", namespace="")
+    found = way.client_of_agent.get(answers.Connections, "/v1/connections", namespace="")
     assert [(each.service, each.endpoint, each.connections, each.unanswered) for each in found.rows] == [
         ("shop/web-0", f"{PODS[0]}:{POD_PORT}", 2, 0)
     ]
@@ -506,15 +508,24 @@ def test_failover_beside_a_fast_connection(way: Way) -> None:
     rules = "type filter hook input priority 0; ip daddr"
     way.pods.call(_run, ["nft", f"table ip silence {{ chain c {{ {rules} {other} drop; }}; }}"])
     listener = way.stack.enter_context(_listener(way, stream.pod))
+    with contextlib.closing(Connections(way.client, SERVICE)) as connections:
 
-    def is_left_out() -> bool:
-        way.connects(listener)
-        found = way.status()
-        return found is not None and found.silent == (f"{other}:{POD_PORT}",)
+        def begin(count: int) -> None:
+            connections.begin(count)
+            connections.wait(1)
+            while select.select([listener], [], [], 0)[0]:
+                listener.accept()[0].close()
 
-    wait_until(is_left_out, way.agent.log)
-    stream.becomes_fast()
-    assert all(way.connects(listener) for _ in range(20))
+        def is_left_out() -> bool:
+            begin(8)
+            found = way.status()
+            return found is not None and found.silent == (f"{other}:{POD_PORT}",)
+
+        wait_until(is_left_out, way.agent.log)
+        stream.becomes_fast()
+        begin(20)
+        assert connections.wait(PATIENCE) == 0
+        stream.becomes_fast()
 
 
 def test_timeouts_are_those_of_connection_tracking(way: Way) -> None:
