@@ -263,6 +263,20 @@ def test_dns_answers_for_external_names() -> None:
     assert ask(objects, "web.shop.svc.cluster.local", 1) == (0, [b"\7example\3com\0"])
 
 
+def test_dns_answers_for_ports_and_addresses() -> None:
+    """A named port leads to its number and the Service, and a ClusterIP to the Service's name."""
+    spec = {"clusterIP": "10.96.0.7", "ports": [{"name": "http", "protocol": "TCP", "port": 80}]}
+    objects = {
+        "/services/web": {"spec": spec},
+        "/services": {"items": [{"metadata": {"name": "web", "namespace": "shop"}, "spec": spec}]},
+    }
+    name = b"\3web\4shop\3svc\7cluster\5local\0"
+    assert ask(objects, "_http._tcp.web.shop.svc.cluster.local", 33) == (0, [struct.pack("!HHH", 0, 1, 80) + name])
+    assert ask(objects, "_http._udp.web.shop.svc.cluster.local", 33) == (3, [])
+    assert ask(objects, "7.0.96.10.in-addr.arpa", 12) == (0, [name])
+    assert ask(objects, "8.0.96.10.in-addr.arpa", 12) == (3, [])
+
+
 def test_dns_says_when_the_api_is_away() -> None:
     """While the API server doesn't answer, the answer is a failure of the server, which clients try again."""
 

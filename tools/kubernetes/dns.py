@@ -1,7 +1,7 @@
 """The cluster's DNS: `python -m tools.kubernetes.dns KUBECONFIG` answers at the control plane's address.
 
-It has A and AAAA records of Services, of the endpoints of headless Services, and CNAME records of ExternalName.  Each
-query asks the API, so no answer is stale.
+It has A and AAAA records of Services, of the endpoints of headless Services, CNAME records of ExternalName, SRV records
+of named ports, and PTR records of ClusterIPs of IPv4.  Each query asks the API, so no answer is stale.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ import httpx
 from tools.kubernetes.api import client, get
 from tools.kubernetes.layout import CONTROL
 
-DOMAIN = ["svc", "cluster", "local"]
+DOMAIN, REVERSE = ["svc", "cluster", "local"], ["in-addr", "arpa"]
 NAME_ERROR, SERVER_FAILURE = 3, 2
-A, CNAME, AAAA = 1, 5, 28  # RFC 1035, RFC 3596
+A, CNAME, PTR, AAAA, SRV = 1, 5, 12, 28, 33  # RFC 1035, RFC 3596, RFC 2782
 RESPONSE = 0x8580  # response, authoritative, recursion desired and available
 VERSIONS = {A: 4, AAAA: 6}
 Get = Callable[[str], Any]
@@ -69,12 +69,16 @@ def answer(message: bytes, ask: Get) -> bytes:
 
 
 def _records(asked: DnsQuestion, ask: Get) -> tuple[int, list[DnsRecord]]:
+    if asked.labels[-2:] == REVERSE:
+        return _names_of(".".join(reversed(asked.labels[:-2])), ask)
     if asked.labels[-3:] != DOMAIN or len(asked.labels) < 5:
         return NAME_ERROR, []
     *hostname, name, namespace = asked.labels[:-3]
     service = ask(f"/api/v1/namespaces/{namespace}/services/{name}")
     if service is None:
         return NAME_ERROR, []
+    if hostname and hostname[0].startswith("_"):
+        return _ports(service["spec"], hostname, _encoded(".".join([name, namespace, *DOMAIN])))
     if external := service["spec"].get("externalName"):
         return 0, [DnsRecord(CNAME, _encoded(external))]
     addresses = [each for each in service["spec"].get("clusterIPs", []) if each != "None"]
@@ -84,6 +88,21 @@ def _records(asked: DnsQuestion, ask: Get) -> tuple[int, list[DnsRecord]]:
         addresses = list(_ready(slices["items"], hostname))
     parsed = map(ipaddress.ip_address, addresses)
     return 0, [DnsRecord(asked.type, each.packed) for each in parsed if each.version == VERSIONS.get(asked.type)]
+
+
+def _names_of(address: str, ask: Get) -> tuple[int, list[DnsRecord]]:
+    found = [each["metadata"] for each in ask("/api/v1/services")["items"] if address == each["spec"].get("clusterIP")]
+    names = [_encoded(".".join([each["name"], each["namespace"], *DOMAIN])) for each in found]
+    return 0 if names else NAME_ERROR, [DnsRecord(PTR, name) for name in names]
+
+
+def _ports(spec: dict[str, Any], hostname: list[str], target: bytes) -> tuple[int, list[DnsRecord]]:
+    """The ports of a Service with a name and protocol, such as _http._tcp, all at the Service's own name."""
+    named = [
+        each for each in spec.get("ports", []) if hostname == [f"_{each.get('name')}", f"_{each['protocol'].lower()}"]
+    ]
+    numbers = [struct.pack("!HHH", 0, 1, each["port"]) for each in named]
+    return 0 if named else NAME_ERROR, [DnsRecord(SRV, each + target) for each in numbers]
 
 
 def _ready(slices: list[dict[str, Any]], hostname: list[str]) -> Iterator[str]:
