@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import io
+import json
 import shutil
 import subprocess
+import tarfile
 import tempfile
 import time
 from pathlib import Path
@@ -11,7 +14,7 @@ from pathlib import Path
 import grpc
 from nftproxy_conformance.lab.namespace import Namespace
 
-from tools.image.build import ARCHIVE, NAME
+from tools.image.build import ARCHIVE
 from tools.image.cri import Runtime
 
 CONFIG = """
@@ -23,9 +26,9 @@ state = "{directory}/state"
 [plugins."io.containerd.grpc.v1.cri"]
   # Where oom scores can't be lowered, the kubelet's values are raised to what the machine allows.
   restrict_oom_score_adj = true
-  # A pod on its node's network has nothing to share that this container must hold; ours is there already.
-  sandbox_image = "{image}"
+  sandbox_image = "{pause}"
 """
+PAUSE = "docker.io/library/pause:nftproxy"
 START = 60.0
 """Seconds until it must answer."""
 
@@ -39,13 +42,13 @@ class Containerd:
     def __enter__(self) -> Containerd:
         self.directory = Path(tempfile.mkdtemp(prefix="nftproxy-containerd-"))
         configuration = self.directory / "config.toml"
-        configuration.write_text(CONFIG.format(directory=self.directory, image=NAME))
+        configuration.write_text(CONFIG.format(directory=self.directory, pause=PAUSE))
         self._log = (self.directory / "log").open("wb")
         self._process = self._node.popen(["containerd", "--config", str(configuration)], stderr=self._log)
         self.runtime = Runtime(self.directory / "containerd.sock")
         try:
             self._await_answer()
-            self._import_image()
+            self._import_images()
         except BaseException:
             self.__exit__()
             raise
@@ -69,6 +72,30 @@ class Containerd:
                     raise RuntimeError((self.directory / "log").read_text()) from error
                 time.sleep(0.1)
 
-    def _import_image(self) -> None:
+    def _import_images(self) -> None:
+        pause = self.directory / "pause.tar"
+        write_pause(pause)
         address = ["--address", str(self.directory / "containerd.sock"), "--namespace", "k8s.io"]
-        subprocess.run(["ctr", *address, "images", "import", str(ARCHIVE)], check=True, stdout=subprocess.DEVNULL)
+        for archive in (ARCHIVE, pause):
+            subprocess.run(["ctr", *address, "images", "import", str(archive)], check=True, stdout=subprocess.DEVNULL)
+
+
+def write_pause(path: Path) -> None:
+    """Write an archive of the image whose container holds a pod's namespaces: ours, with a program that doesn't end."""
+    with tarfile.open(ARCHIVE) as image, tarfile.open(path, "w") as made:
+        (manifest,) = json.loads(_read(image, "manifest.json"))
+        config = json.loads(_read(image, manifest["Config"]))
+        config["config"]["Entrypoint"] = ["/usr/bin/sleep", "infinity"]
+        manifest |= {"Config": "config.json", "RepoTags": [PAUSE]}
+        contents = {"config.json": config, "manifest.json": [manifest]}
+        files = {name: json.dumps(value).encode() for name, value in contents.items()}
+        for name, data in (files | {layer: _read(image, layer) for layer in manifest["Layers"]}).items():
+            member = tarfile.TarInfo(name)
+            member.size = len(data)
+            made.addfile(member, io.BytesIO(data))
+
+
+def _read(archive: tarfile.TarFile, name: str) -> bytes:
+    file = archive.extractfile(name)
+    assert file is not None, f"{name} is no file"
+    return file.read()
