@@ -13,10 +13,10 @@ into rules, in the same transaction as all other events.
 from __future__ import annotations
 
 import asyncio
-import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 
+from nftproxy.agent.looks import look_once
 from nftproxy.agent.reporting.metrics import Metrics
 from nftproxy.logs import warn
 from nftproxy.model.codes import Code
@@ -32,8 +32,6 @@ INTERVAL = 2.0
 """Seconds between two looks."""
 SHARE = 4.0
 """Wait at least `SHARE` times as long as the last look took, of which the reader rests a half."""
-LONGEST_PAUSE = 30.0
-"""Longest pause in seconds while the kernel doesn't answer, as for loads of rules."""
 
 CountConnections = Callable[[Iterable[Place]], Counter[Place]]
 """Counts the connections of endpoints."""
@@ -73,14 +71,7 @@ class LoadWatch:
         pause = INTERVAL
         while True:
             await self._wanted.wait()
-            began = time.monotonic()
-            try:
-                await self._look()
-                pause = max(INTERVAL, SHARE * (time.monotonic() - began))
-            except Unavailable as error:
-                pause = min(2 * pause, LONGEST_PAUSE)
-                text = "%(error)s; endpoints keep their shares of connections, retrying in %(pause).1f s"
-                warn(Code.LOADS_UNREADABLE, text, error=error, pause=pause)
+            pause = await look_once(self._look, pause, _report_unreadable, interval=INTERVAL, share=SHARE)
             if self._sent is not self._balance.published:
                 self._sent = self._balance.published
                 yield [Put(LoadFactors(self._sent))]
@@ -95,3 +86,8 @@ class LoadWatch:
         for _ in steps:
             await asyncio.sleep(0)
         self._metrics.count("nftproxy_rebalanced_lists_total", by=len(steps.result))
+
+
+def _report_unreadable(error: Unavailable, pause: float) -> None:
+    text = "%(error)s; endpoints keep their shares of connections, retrying in %(pause).1f s"
+    warn(Code.LOADS_UNREADABLE, text, error=error, pause=pause)

@@ -24,6 +24,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
+from nftproxy.agent.looks import look_once
 from nftproxy.agent.reporting.metrics import Metrics
 from nftproxy.agent.reporting.occurrences import Occurrence
 from nftproxy.agent.tcp import socket_family
@@ -47,8 +48,6 @@ GRACE = 0.3
 """Seconds that an endpoint has to answer a retransmission.  With the second before it, this exceeds any round trip."""
 SHARE = 9.0
 """Wait at least `SHARE` times as long as the last look took."""
-LONGEST_PAUSE = 30.0
-"""Longest pause in seconds while the kernel doesn't answer, as for loads of rules."""
 MOST_TRIED = 32
 """Limit of probes at the same time."""
 REMINDER = 300.0
@@ -146,14 +145,7 @@ class SilenceWatch:
         try:
             while True:
                 await self._wanted.wait()
-                began = time.monotonic()
-                try:
-                    await self._look()
-                    pause = max(INTERVAL, SHARE * (time.monotonic() - began))
-                except Unavailable as error:
-                    pause = min(2 * pause, LONGEST_PAUSE)
-                    text = "%(error)s; the list of silent endpoints stays as it is, retrying in %(pause).1f s"
-                    warn(Code.SILENCE_UNREADABLE, text, error=error, pause=pause)
+                pause = await look_once(self._look, pause, _report_unreadable, interval=INTERVAL, share=SHARE)
                 if SilentPlaces(self._known.silent, self._known.refusing) != self._published:
                     yield [Put(self._publish())]
                 if not self._state.watched and not len(self._known):
@@ -291,3 +283,8 @@ class SilenceWatch:
                 text = "endpoint %(place)s of Service %(services)s answers again, and gets connections again"
                 log.info(text, {"place": place, "services": services})
             self._report(change)
+
+
+def _report_unreadable(error: Unavailable, pause: float) -> None:
+    text = "%(error)s; the list of silent endpoints stays as it is, retrying in %(pause).1f s"
+    warn(Code.SILENCE_UNREADABLE, text, error=error, pause=pause)
