@@ -166,7 +166,9 @@ def test_remembered_clients_stay() -> None:
 
 
 def test_endpoints_come_and_go() -> None:
-    """A new endpoint begins with an equal share, and the others keep their factors.  One that comes back is new."""
+    """A new endpoint begins with an equal share, and the others keep their factors.  An endpoint that
+    comes back counts as new.
+    """
     made, balance = served(*web()), Balance()
     looks(balance, made, {A: 5, B: 5, C: 40}, 10)
     made.ingest(web("shop/web", *PODS, "10.1.0.7@node-a"))

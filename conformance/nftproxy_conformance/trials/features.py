@@ -32,7 +32,7 @@ ENOUGH = 1000
 PAUSE = 0.05
 """Seconds between two looks whether connections have ended, or find other endpoints."""
 SILENCE = 10.0
-"""Seconds in which a proxy must leave out silent endpoints.  nftproxy takes one or two."""
+"""Seconds in which a proxy must leave out silent endpoints.  nftproxy takes one or two seconds."""
 
 Matters = Callable[[World, Probe], bool]
 

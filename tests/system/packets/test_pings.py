@@ -15,7 +15,7 @@ from tests.system.packets.rivals import two
 
 EVERYONE = set(Origin)
 IDENTIFIER = 100
-"""A program's, below those of the lab's pings."""
+"""The identifier of a program's pings.  Those of the lab's pings are larger."""
 
 
 def pinged(lab: Lab, *objects: ClusterObject, **tweaks: Any) -> Cluster:
@@ -24,7 +24,7 @@ def pinged(lab: Lab, *objects: ClusterObject, **tweaks: Any) -> Cluster:
 
 
 def answered(cluster: Cluster, address: str, *, sport: int | None = None) -> set[Origin]:
-    """The origins whose pings are answered.  All others are rejected."""
+    """The origins whose pings are answered.  Pings of all other origins are rejected."""
     seen = {origin: cluster.connect(origin, address, 0, PING, sport=sport)[0] for origin in Origin}
     assert set(seen.values()) <= {ANSWERED, PORT_UNREACHABLE}
     return {origin for origin, outcome in seen.items() if outcome == ANSWERED}
