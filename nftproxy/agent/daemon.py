@@ -8,7 +8,7 @@ import logging
 import platform
 import time
 from collections.abc import (
-    AsyncIterator,
+    AsyncGenerator,
     Awaitable,
     Callable,
     Coroutine,
@@ -70,7 +70,7 @@ from nftproxy.version import __version__
 
 log = logging.getLogger(__name__)
 
-Sources = Mapping[str, AsyncIterator[Sequence[Event]]]
+Sources = Mapping[str, AsyncGenerator[Sequence[Event]]]
 
 
 class Daemon:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 
 from nftproxy.agent.looks import look_once
 from nftproxy.agent.reporting.metrics import Metrics
@@ -65,7 +65,7 @@ class LoadWatch:
             warn(Code.LEAST_CONNECTIONS_OVERSIZED, text, services=first_of(sorted(map(str, fresh))))
         self._oversized = oversized
 
-    async def events(self) -> AsyncIterator[Sequence[Event]]:
+    async def events(self) -> AsyncGenerator[Sequence[Event]]:
         """Yield the factors whenever they have changed, after an empty first batch."""
         yield []
         pause = INTERVAL

@@ -22,7 +22,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Mapping, Sequence
 
 from nftproxy.agent.reporting.sync_reporter import SyncReporter
 from nftproxy.agent.sync.inbox import Inbox
@@ -99,7 +99,7 @@ class SyncLoop:
         self._loader = Loader(pipeline, kernel, reporter, table_watch, self._stopping.is_set)
         pipeline.lap = reporter.lap
 
-    async def run(self, sources: Mapping[str, AsyncIterator[Sequence[Event]]]) -> None:
+    async def run(self, sources: Mapping[str, AsyncGenerator[Sequence[Event]]]) -> None:
         """Follow the sources, by name, until one ends or fails, or `stop` is called.
 
         The first batch of each source must be its whole listing.  Nothing is written before all have come.
@@ -149,15 +149,16 @@ class SyncLoop:
         if not self._table_watch.is_committing:
             self._wake.set()
 
-    async def _read(self, source: AsyncIterator[Sequence[Event]], ready: asyncio.Event) -> None:
+    async def _read(self, source: AsyncGenerator[Sequence[Event]], ready: asyncio.Event) -> None:
         try:
-            async for events in source:
-                self.inbox.add(events, self._now())
-                self._reporter.queued(events)
-                ready.set()
-                if not self._wake.is_set():
-                    self._wake.set()
-                    await asyncio.sleep(0)  # let the loop apply this change before the next event is read
+            async with contextlib.aclosing(source):  # even if it waits between two batches: its connections end here
+                async for events in source:
+                    self.inbox.add(events, self._now())
+                    self._reporter.queued(events)
+                    ready.set()
+                    if not self._wake.is_set():
+                        self._wake.set()
+                        await asyncio.sleep(0)  # let the loop apply this change before the next event is read
         finally:
             self.stop()
 

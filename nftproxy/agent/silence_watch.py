@@ -21,7 +21,7 @@ import logging
 import socket
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from nftproxy.agent.looks import look_once
@@ -138,7 +138,7 @@ class SilenceWatch:
             self._refresh_places()
             self._known.retain(self._places)
 
-    async def events(self) -> AsyncIterator[Sequence[Event]]:
+    async def events(self) -> AsyncGenerator[Sequence[Event]]:
         """Yield the silent endpoints whenever they have changed, after an empty first batch."""
         yield []
         pause = INTERVAL

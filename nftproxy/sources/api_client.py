@@ -12,7 +12,7 @@ import contextlib
 import logging
 import random
 from collections import Counter
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -114,7 +114,7 @@ class ApiClient:
         """The URL of the present server."""
         return self._access.address
 
-    def sources(self, node_name: str, proxy_name: str) -> dict[str, AsyncIterator[list[Event]]]:
+    def sources(self, node_name: str, proxy_name: str) -> dict[str, AsyncGenerator[list[Event]]]:
         """Every resource that a service proxy on a node follows, by its plural, and where the API server is."""
         followed = {resource.plural: self.list_and_watch(resource) for resource in resources(node_name, proxy_name)}
         return {**followed, "the API server's addresses": self._server_addresses.events()}

@@ -14,7 +14,7 @@ import contextlib
 import ipaddress
 import socket
 import struct
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, Iterator
 
 from nftproxy.model.addresses import Address, parse_virtual_address
 from nftproxy.model.events import Event, HostAddresses, Put
@@ -37,26 +37,28 @@ _SIZE = 64 * 1024  # bytes that are read at once: twice what the kernel puts int
 _ANSWER_SECONDS = 10.0  # the kernel answers at once
 
 
-async def watch_addresses() -> AsyncIterator[list[Event]]:
+async def watch_addresses() -> AsyncGenerator[list[Event]]:
     """Yield all interface addresses, at once and after each change, until the task is cancelled.
 
     Loopback and link-local addresses are left out, as they serve no node port.
     """
     known = None
-    async for _ in _changes(_ADDRESS_GROUPS):
-        current = host_addresses()
-        if current != known:
-            known = current
-            yield [Put(current)]
+    async with contextlib.aclosing(_changes(_ADDRESS_GROUPS)) as changes:
+        async for _ in changes:
+            current = host_addresses()
+            if current != known:
+                known = current
+                yield [Put(current)]
 
 
-async def watch_interfaces(period: float) -> AsyncIterator[frozenset[str]]:
+async def watch_interfaces(period: float) -> AsyncGenerator[frozenset[str]]:
     """Yield the names of all interfaces, at once, after each change, and each `period` in seconds, until cancelled."""
-    async for _ in _changes(_LINK_GROUP, period):
-        yield interface_names()
+    async with contextlib.aclosing(_changes(_LINK_GROUP, period)) as changes:
+        async for _ in changes:
+            yield interface_names()
 
 
-async def _changes(groups: int, period: float | None = None) -> AsyncIterator[None]:
+async def _changes(groups: int, period: float | None = None) -> AsyncGenerator[None]:
     """Yield at once, after each change that these groups notify of, and each `period` in seconds if there is one."""
     loop = asyncio.get_running_loop()
     with _open() as notifications:

@@ -7,7 +7,7 @@ import copy
 import functools
 import itertools
 import selectors
-from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Iterator, Sequence
 
 from nftproxy.agent.loop import SyncLoop
 from nftproxy.agent.reporting.health import Health
@@ -226,7 +226,7 @@ def _about(is_about_us: bool) -> frozenset[Family]:
 Timed = tuple[float, Sequence[Event]]
 
 
-async def source(*batches: Timed) -> AsyncIterator[Sequence[Event]]:
+async def source(*batches: Timed) -> AsyncGenerator[Sequence[Event]]:
     """Yield each batch at its time, and then nothing more."""
     for when, events in batches:
         await asyncio.sleep(when - now())
@@ -234,7 +234,7 @@ async def source(*batches: Timed) -> AsyncIterator[Sequence[Event]]:
     await asyncio.Event().wait()
 
 
-async def failing(when: float) -> AsyncIterator[Sequence[Event]]:
+async def failing(when: float) -> AsyncGenerator[Sequence[Event]]:
     """A source that yields everything at once, and fails later."""
     yield EVERYTHING
     await asyncio.sleep(when)
@@ -279,7 +279,12 @@ class World:
         self._plans.append((when, functools.partial(do, *arguments, **options)))
         return self
 
-    def run(self, *sources: AsyncIterator[Sequence[Event]], until: float) -> World:
+    def stop(self) -> None:
+        """Stop the agent."""
+        assert self._agent is not None
+        self._agent.stop()
+
+    def run(self, *sources: AsyncGenerator[Sequence[Event]], until: float) -> World:
         """Run the agent until it ends, or is stopped at `until`."""
 
         async def main() -> None:

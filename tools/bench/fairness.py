@@ -13,7 +13,7 @@ import resource
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from statistics import median
 from typing import NamedTuple
 
@@ -124,20 +124,20 @@ async def measure(case: Case) -> str:
     started = large()
     small = [service("shop/web")]
 
-    async def everything() -> AsyncIterator[Sequence[Event]]:
+    async def everything() -> AsyncGenerator[Sequence[Event]]:
         services = tuple(each for each in (*started, *small) if isinstance(each, Service))
         slices = tuple(each for each in started if isinstance(each, EndpointSlice))
         yield [Put(node()), Listed(Service, services), Listed(EndpointSlice, slices)]
         await asyncio.Event().wait()
 
-    async def rewriting() -> AsyncIterator[Sequence[Event]]:
+    async def rewriting() -> AsyncGenerator[Sequence[Event]]:
         yield []
         await began.wait()
         for number in itertools.count(1):
             yield [Put(each) for each in case.change(number)]
             await asyncio.sleep(REWRITES)
 
-    async def moving() -> AsyncIterator[Sequence[Event]]:
+    async def moving() -> AsyncGenerator[Sequence[Event]]:
         yield []
         await began.wait()
         for pod in hosts(int(SECONDS / MOVES), "10.3"):
