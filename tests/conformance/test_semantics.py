@@ -20,7 +20,7 @@ from nftproxy_conformance.lab import (
     Probe,
     endpoint,
 )
-from nftproxy_conformance.specification.deviations import SHOWN, deviation_of
+from nftproxy_conformance.specification.deviations import SHOWN, deviation_of, deviation_of_move
 from nftproxy_conformance.specification.oracle import Oracle
 from nftproxy_conformance.specification.rules import CHANGES_ONLY, NOT_REMEMBERED, WRONGLY_REFUSED, Rule, rule_of
 from nftproxy_conformance.specification.world import World
@@ -29,7 +29,7 @@ from nftproxy_conformance.strategies.worlds import world_of
 from nftproxy_conformance.trials.trial import but_for_sources, exactly
 
 from nftproxy.model.objects import ClusterObject, Node, TrafficPolicy
-from nftproxy.model.settings import ExternalAddresses, Ping
+from nftproxy.model.settings import ExternalAddresses, NodePortAddresses, Ping
 from tests.support.factories import networks, service, service_cidr, slice_of
 
 SEMANTICS = (Path(__file__).resolve().parents[2] / "docs" / "semantics.md").read_text()
@@ -210,6 +210,29 @@ def test_node_ports_without_a_node_address() -> None:
     assert explains(given, probe("192.168.0.2", 30080), [endpoint(HERE, 8080, masqueraded=True)], bare) == "D9"
 
 
+def test_node_ports_without_a_range() -> None:
+    """D9: in a family without a range in nodePortAddresses all local addresses may serve node ports."""
+    elsewhere = structs.replace(PLAIN_CONFIG, node_port_addresses=ranges_alone("fd00:c0a8::/64"))
+    given = world_of(PLAIN_NODE, elsewhere, [SERVED, PODS])
+    arrived = [endpoint(HERE, 8080, masqueraded=True)]
+    assert explains(given, probe("192.168.0.2", 30080), arrived) == "D9"
+    both = structs.replace(PLAIN_CONFIG, node_port_addresses=ranges_alone("fd00:c0a8::/64", "192.168.9.0/24"))
+    assert explains(world_of(PLAIN_NODE, both, [SERVED, PODS]), probe("192.168.0.2", 30080), arrived) == ""
+
+
+def ranges_alone(*cidrs: str) -> NodePortAddresses:
+    """Node ports at addresses in these ranges alone."""
+    return NodePortAddresses(primary=False, networks=networks(cidrs))
+
+
+def test_two_deviations_at_once() -> None:
+    """D9 and D10: a node port that is another's on a family without a node address."""
+    bare = structs.replace(PLAIN_NODE, internal_ips=())
+    rival = structs.replace(RIVAL, ports=(structs.replace(RIVAL.ports[0], node_port=30080),), type=SERVED.type)
+    given = world(structs.replace(SERVED, created=1), PODS, structs.replace(rival, created=2), RIVALS_POD, node=bare)
+    assert explains(given, probe("192.168.0.2", 30080), [TO_RIVAL], bare) == "D9 and D10"
+
+
 def test_another_owner_of_a_contested_address() -> None:
     """D10: either of two claimants may have an address, but no third Service."""
     first = structs.replace(SERVED, external_ips=("203.0.113.7",), created=1)
@@ -217,6 +240,38 @@ def test_another_owner_of_a_contested_address() -> None:
     assert explains(given, probe("203.0.113.7"), [TO_RIVAL]) == "D10"
     assert explains(given, probe("203.0.113.7"), [endpoint("10.1.2.2", 8080, masqueraded=True)]) == ""
     assert explains(world(first, PODS), probe("203.0.113.7"), [TO_RIVAL]) == ""
+
+
+def test_a_cluster_ip_that_is_a_load_balancers_address() -> None:
+    """D10: source ranges may guard a Service's ClusterIP if that is its load balancer's address too."""
+    guarded = structs.replace(SERVED, load_balancer_ips=("10.96.0.1",), source_ranges=networks(["203.0.113.0/24"]))
+    assert explains(world(guarded, PODS), probe("10.96.0.1"), [DROPPED]) == "D10"
+
+
+STICKY = structs.replace(SERVED, affinity_timeout=10800, external_ips=("203.0.113.7",))
+OTHER_CLIENTS = [probe("203.0.113.7"), probe("10.96.0.1", origin=Origin.POD)]
+
+
+def moves(given: World, others: Iterable[Probe], pod: Outcome = TO_HERE) -> str:
+    """The deviation by which a remembered client outside may be sent from the other pod to this one."""
+    return deviation_of_move(given, probe("10.96.0.1"), pod, but_for_sources, others)
+
+
+def test_a_client_that_is_remembered_for_all_fronts() -> None:
+    """D5: a front with other endpoints may have changed the pod of the same client, but of no other client."""
+    given = world(structs.replace(STICKY, external_policy=TrafficPolicy.LOCAL), PODS)
+    assert moves(given, OTHER_CLIENTS) == "D5"
+    assert moves(given, OTHER_CLIENTS, TO_AWAY) == ""
+    assert moves(given, OTHER_CLIENTS[1:]) == ""
+    assert moves(world(STICKY, PODS), OTHER_CLIENTS) == ""
+
+
+def test_a_client_whose_front_changes_its_owner() -> None:
+    """D10: a client may be sent to a pod of another claimant of the front."""
+    rival = structs.replace(RIVAL, cluster_ips=("10.96.0.1",), created=1)
+    given = world(STICKY, PODS, rival, RIVALS_POD)
+    assert moves(given, [], TO_RIVAL) == "D10"
+    assert moves(given, [], endpoint("10.1.2.2", 8080)) == ""
 
 
 def test_an_external_address_that_captures() -> None:

@@ -3,8 +3,7 @@
 A deviation (docs/semantics.md) is a rule of ours that kube-proxy lacks.  For each deviation that a connection can show
 there are alternative worlds, in which our rules do what kube-proxy does in the given world.  For example, a contested
 front goes to another of its claimants, or an address no longer belongs to another Service.  If the oracle of such a
-world allows an outcome, the deviation explains it.  Each deviation is also tried without annotations, as kube-proxy
-ignores those of the Service that captures a connection.
+world allows an outcome, the deviation explains it.  Two deviations at once are tried after each alone.
 """
 
 from __future__ import annotations
@@ -20,10 +19,14 @@ from nftproxy.model.objects import EndpointSlice, Service
 from nftproxy.model.settings import Config, NodePortAddresses
 from nftproxy_conformance.lab.outcome import Kind, Outcome, Probe
 from nftproxy_conformance.specification.oracle import Oracle
-from nftproxy_conformance.specification.world import View, World, virtual_ips
+from nftproxy_conformance.specification.world import View, World, of_family, place_of, virtual_ips
 
 REJECTED = "D4"
 """We reject TCP by a reset, kube-proxy by an ICMP error.  Any way of rejection is accepted."""
+MEMORY = "D5"
+"""kube-proxy remembers a client for a Service port, whichever of its fronts the client used."""
+OWNERS = "D10"
+"""We give a contested front to the older Service, kube-proxy to a claimant that may change at each sync."""
 ANNOTATIONS = "D19"
 """Only we have annotations, and words of the configuration."""
 OWN_SETTINGS = (
@@ -38,12 +41,14 @@ OWN_SETTINGS = (
 """The settings of nftproxy alone that made-up worlds vary."""
 _DEFAULTS = Config()
 EVERYTHING = {Family.IPV4: parse_network("0.0.0.0/0"), Family.IPV6: parse_network("::/0")}
-SHOWN = frozenset({"D3", REJECTED, "D8", "D9", "D10", "D11", "D15", ANNOTATIONS})
+ELSEWHERE = {Family.IPV4: Address("198.19.0.1"), Family.IPV6: Address("2001:2::2:1")}
+"""Addresses of no Service (RFC 2544, RFC 5180)."""
+SHOWN = frozenset({"D3", REJECTED, MEMORY, "D8", "D9", OWNERS, "D11", "D15", ANNOTATIONS})
 """The deviations that single connections of a lab can show."""
 
 
 def deviation_of(world: World, probe: Probe, seen: Iterable[Outcome], view: View, earlier: Sequence[World]) -> str:
-    """The number of a deviation that allows all outcomes of a connection, or "".
+    """The number of a deviation that allows all outcomes of a connection, two numbers of a pair that does, or "".
 
     Args:
         world: the world of the trial.
@@ -53,12 +58,47 @@ def deviation_of(world: World, probe: Probe, seen: Iterable[Outcome], view: View
         earlier: the worlds since the proxy started.
     """
     small = _about(world, probe)
-    plain = (each for other in _without_own_words(small) for each in _alternatives(other, probe, earlier))
-    for deviation, other in itertools.chain([(REJECTED, small)], _alternatives(small, probe, earlier), plain):
+    alone = _alternatives(small, probe, earlier)
+    for deviation, other in itertools.chain([(REJECTED, small)], alone, _pairs(small, probe, earlier)):
         allowed = {_plainly(view(outcome)) for outcome in Oracle(other).expected(probe)}
         if {_plainly(outcome) for outcome in seen} <= allowed:
             return deviation if deviation != REJECTED or _is_rejection(seen) else ""
     return ""
+
+
+def deviation_of_move(world: World, probe: Probe, seen: Outcome, view: View, others: Iterable[Probe]) -> str:
+    """The number of a deviation by which a remembered client may be sent to another pod, or "".
+
+    Args:
+        world: the world of the trial.
+        probe: a connection of the client, whose Service has session affinity.
+        seen: its outcome at the other pod.
+        view: reduces an outcome to the part that counts.
+        others: the connections that were tried.
+    """
+    small = _about(world, probe)
+    for other in _other_owners(small, probe):
+        if _plainly(view(seen)) in {_plainly(view(outcome)) for outcome in Oracle(other).expected(probe)}:
+            return OWNERS
+    same_client = [each for each in others if each.source == probe.source]
+    worlds = [small, *(other for _, other in _alternatives(small, probe, ()))]
+    return MEMORY if any(_is_shared(Oracle(each), probe, seen, same_client) for each in worlds) else ""
+
+
+def _is_shared(oracle: Oracle, probe: Probe, seen: Outcome, others: Iterable[Probe]) -> bool:
+    """Whether another front of the same Service port, with other endpoints, may have sent the client to a pod."""
+    mine, pods = oracle.front_of(place_of(probe)), _pods(oracle, probe)
+    for other in others:
+        front = oracle.front_of(place_of(other))
+        if mine and front and (front.service, front.port) == (mine.service, mine.port):
+            reached = _pods(oracle, other)
+            if seen.endpoint in reached and reached != pods:
+                return True
+    return False
+
+
+def _pods(oracle: Oracle, probe: Probe) -> frozenset[object]:
+    return frozenset(outcome.endpoint for outcome in oracle.expected(probe))
 
 
 def _plainly(outcome: Outcome) -> Outcome:
@@ -91,7 +131,7 @@ def _alternatives(world: World, probe: Probe, earlier: Sequence[World]) -> Itera
         ("D3", _other_entries(world)),
         ("D8", _as_before(world, earlier)),
         ("D9", _all_addresses_serve(world, probe)),
-        ("D10", _other_owners(world, probe)),
+        (OWNERS, _other_owners(world, probe)),
         ("D11", _without_protection(world, probe)),
         ("D15", _without_portless(world, probe)),
         (ANNOTATIONS, _without_own_words(world)),
@@ -99,10 +139,21 @@ def _alternatives(world: World, probe: Probe, earlier: Sequence[World]) -> Itera
         yield from ((deviation, other) for other in worlds)
 
 
+def _pairs(world: World, probe: Probe, earlier: Sequence[World]) -> Iterator[tuple[str, World]]:
+    """Two deviations at once.  Annotations are not named, and may be a third: kube-proxy has none in any case."""
+    for start in (world, *_without_own_words(world)):
+        for first, between in _alternatives(start, probe, earlier):
+            for second, other in _alternatives(between, probe, earlier):
+                named = {first, second} - {ANNOTATIONS} or {ANNOTATIONS}
+                yield " and ".join(sorted(named, key=lambda each: int(each[1:]))), other
+
+
 def _other_entries(world: World) -> Iterator[World]:
     """For an address in two slices, either entry counts."""
     for first in (world.slices, world.slices[::-1]):
-        yield world._replace(slices=tuple(_without_repeats(first)))
+        once = tuple(_without_repeats(first))
+        if {each.endpoints for each in once} != {each.endpoints for each in world.slices}:
+            yield world._replace(slices=once)
 
 
 def _without_repeats(slices: Iterable[EndpointSlice]) -> Iterator[EndpointSlice]:
@@ -123,20 +174,32 @@ def _as_before(world: World, earlier: Sequence[World]) -> Iterator[World]:
 
 
 def _all_addresses_serve(world: World, probe: Probe) -> Iterator[World]:
-    """A family without a node address serves node ports on all local addresses."""
-    family = family_of(Address(probe.address))
-    if not any(family_of(each) is family for each in world.node.addresses):
+    """A family without a node address, or without a range to serve, serves node ports on all local addresses."""
+    family, asked = family_of(Address(probe.address)), world.config.node_port_addresses
+    serving = of_family(world.node.addresses, family) if asked.primary else of_family(asked.networks, family)
+    if not serving:
         everywhere = NodePortAddresses(networks=(EVERYTHING[family],))
         yield world._replace(config=structs.replace(world.config, node_port_addresses=everywhere))
 
 
 def _other_owners(world: World, probe: Probe) -> Iterator[World]:
-    """A contested front goes to any of its claimants."""
+    """A contested front goes to any of its claimants, and a ClusterIP that is an external address too is only that."""
     rivals = [each for each in world.services if _wants(each, Address(probe.address), probe.port)]
     for service in rivals if len(rivals) > 1 else ():
         others = (each for each in world.services if each.key != service.key)
         yield world._replace(services=(structs.replace(service, created=-1), *others))
         yield world._replace(services=(service,))
+    for service in rivals:
+        if probe.address in service.cluster_ips and probe.address in virtual_ips(_elsewhere(service, probe)):
+            others = (each for each in world.services if each.key != service.key)
+            yield world._replace(services=(_elsewhere(service, probe), *others))
+
+
+def _elsewhere(service: Service, probe: Probe) -> Service:
+    """The Service with another ClusterIP in place of the connection's address."""
+    unused = ELSEWHERE[family_of(Address(probe.address))]
+    moved = tuple(unused if each == probe.address else each for each in service.cluster_ips)
+    return structs.replace(service, cluster_ips=moved, created=-1)
 
 
 def _without_protection(world: World, probe: Probe) -> Iterator[World]:

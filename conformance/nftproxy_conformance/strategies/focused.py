@@ -282,6 +282,19 @@ unallocated_worlds = focused(
 """A world with a single Service, for the feature in its name."""
 
 
+def with_long_memory(of: st.SearchStrategy[World]) -> st.SearchStrategy[World]:
+    """Worlds whose Services remember clients for hours, if at all: for trials that may take minutes."""
+
+    def lengthened(world: World) -> World:
+        return world._replace(
+            services=tuple(
+                structs.replace(each, affinity_timeout=each.affinity_timeout and 10800) for each in world.services
+            )
+        )
+
+    return of.map(lengthened)
+
+
 def sample() -> World:
     """A world that has something of everything, and is always the same."""
     given: list[Given] = []
