@@ -137,8 +137,11 @@ def main(kubeconfig: Path) -> None:
             reply = answer(self.rfile.read(length), ask)
             self.wfile.write(struct.pack("!H", len(reply)) + reply)
 
+    class TcpServer(socketserver.ThreadingTCPServer):
+        allow_reuse_address = True  # connections of its predecessor may still be in TIME-WAIT
+
     place = CONTROL, 53
-    with socketserver.ThreadingUDPServer(place, OverUdp) as udp, socketserver.ThreadingTCPServer(place, OverTcp) as tcp:
+    with socketserver.ThreadingUDPServer(place, OverUdp) as udp, TcpServer(place, OverTcp) as tcp:
         threading.Thread(target=tcp.serve_forever, daemon=True).start()
         udp.serve_forever()
 
