@@ -1,4 +1,4 @@
-"""Nodes that an established flow passes, each with rules of its own, for tools/bench/packets.py."""
+"""Nodes that an established flow passes, each with rules of its own, for tools/bench/packets.py and throughput.py."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 from nftproxy_conformance.lab.namespace import LabError, Namespace
 from nftproxy_conformance.lab.node import Node
@@ -230,18 +230,17 @@ class Sender:
         return (time.thread_time_ns() - began) / (BATCH * BATCHES)
 
 
-class Way:
-    """A client, a node with these rules, pods, and a flow that is established.  A context manager."""
+class Hop:
+    """A client, a node with these rules, and pods.  A context manager."""
 
     def __init__(self, flow: Flow) -> None:
         self.name, self._kind, self._is_fast = flow.name, flow.kind, flow.is_fast
-        self._read = 0
         with ExitStack() as stack:
             self.node = stack.enter_context(Node("node"))
-            self.client = client = stack.enter_context(Namespace("client"))
-            self._pods = stack.enter_context(Namespace("pods"))
-            _join(client, self.node, flow.kind, (flow.kind.client,))
-            _join(self._pods, self.node, flow.kind, flow.kind.pods)
+            self.client = stack.enter_context(Namespace("client"))
+            self.pods = stack.enter_context(Namespace("pods"))
+            _join(self.client, self.node, flow.kind, (flow.kind.client,))
+            _join(self.pods, self.node, flow.kind, flow.kind.pods)
             more = [f"more{number}" for number in range(flow.kind.interfaces)]
             self.node.ip(*(f"link add {each} type veth peer name {each}-peer" for each in more), "link set lo up")
             self.node.load(flow.rules)
@@ -249,18 +248,28 @@ class Way:
                 self.node.call(follow_interfaces, ["client", "pods", *more])
             if flow.rules:
                 self.node.sysctl({f"netfilter/nf_conntrack_udp_timeout{each}": LONG for each in ("", "_stream")})
-            self.socket = stack.enter_context(client.socket(self._family, self._type))
+            self._stack = stack.pop_all()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+
+class Way(Hop):
+    """A hop with a flow that is established."""
+
+    def __init__(self, flow: Flow) -> None:
+        super().__init__(flow)
+        self._read = 0
+        with self._stack.pop_all() as stack:
+            self.socket = stack.enter_context(self.client.socket(self._family, self._type))
             self._establish(flow.place, stack)
             if flow.is_fast:
                 self._enter()
             self.socket.settimeout(None)
             self._stack = stack.pop_all()
-
-    def __enter__(self) -> Way:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stack.close()
 
     @property
     def _family(self) -> socket.AddressFamily:
@@ -271,7 +280,7 @@ class Way:
         return socket.SOCK_STREAM if self._kind.is_tcp else socket.SOCK_DGRAM
 
     def _establish(self, place: tuple[str, int], stack: ExitStack) -> None:
-        self._servers = [stack.enter_context(self._pods.socket(self._family, self._type)) for _ in self._kind.pods]
+        self._servers = [stack.enter_context(self.pods.socket(self._family, self._type)) for _ in self._kind.pods]
         for server, address in zip(self._servers, self._kind.pods, strict=True):
             server.bind((address, self._kind.direct[1]))
             if self._kind.is_tcp:
@@ -324,7 +333,7 @@ class Way:
             return self._read
         while readable := select.select(self._servers, [], [], 0)[0]:
             readable[0].recv(PAYLOAD)
-        return self._pods.call(_udp6_arrived if self._kind.is_ipv6 else _udp_arrived)
+        return self.pods.call(_udp6_arrived if self._kind.is_ipv6 else _udp_arrived)
 
 
 _COUNTERS = ("InDatagrams", "RcvbufErrors", "MemErrors")
