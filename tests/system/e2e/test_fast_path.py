@@ -13,6 +13,7 @@ import re
 import select
 import socket
 import subprocess
+import sys
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
@@ -42,6 +43,8 @@ POD6 = "fd00:1::4"
 SERVICE, SERVICE6, PORT, POD_PORT = "10.96.0.10", "fd00:96::10", 80, 8080
 ANSWERED = 5.0
 """Seconds within which a datagram and its answer arrive, also on an emulated processor that is busy."""
+HELD = 12
+"""Connections that are enough to move new ones away from a pod."""
 CONFIG = """\
 apiVersion: kubeproxy.config.k8s.io/v1alpha1
 kind: KubeProxyConfiguration
@@ -101,6 +104,12 @@ class Way:
             found = self.client_of_agent.get(AgentState, "/v1/status")
             return found if found.is_healthy else None
         return None
+
+    def explain(self, what: str) -> str:
+        """The output of `nftproxy explain`."""
+        return _run(
+            [sys.executable, "-m", "nftproxy", "explain", what, "--agent-socket", str(self._directory / "sock")]
+        )
 
     def counted(self) -> int:
         """The connections that the Service has counted."""
@@ -495,6 +504,23 @@ def test_counts_limits_and_top_see_fast_connections(way: Way) -> None:
     second.server.close()
     wait_until(lambda: way.connects(listener), way.agent.log)
     first.becomes_fast()
+
+
+def test_least_connections_counts_fast_connections(way: Way) -> None:
+    """Fast connections to a pod move its Service's new connections to the other pod, down to an eighth of its share."""
+    least = {"annotations": {"nftproxy.dev/algorithm": "least-connections"}}
+    way.serve(PODS[0], protocol="TCP", metadata=least)
+    way.start()
+    held = [Stream(way) for _ in range(HELD)]
+    way.serve(*PODS, protocol="TCP", metadata=least)
+
+    def is_moved() -> bool:
+        for stream in held:
+            stream.becomes_fast()
+        return f"6.2 %  {PODS[0]}:{POD_PORT}" in way.explain("svc/shop/web-0")
+
+    wait_until(is_moved, way.agent.log)
+    way.has_connections(HELD)
 
 
 def test_failover_beside_a_fast_connection(way: Way) -> None:
