@@ -184,6 +184,10 @@ def test_another_entry_of_an_endpoint() -> None:
     assert explains(world(SERVED, ready, unready), tried, [TCP_RESET]) == "D3"
     assert explains(world(SERVED, ready, unready), tried, [DROPPED]) == ""
     assert explains(world(SERVED, ready), tried, [TCP_RESET]) == ""
+    twice = slice_of("shop/web", [f"{HERE}@node-a", f"{HERE}@node-a unready"], ports=["8080"])
+    assert explains(world(SERVED, twice), tried, [TCP_RESET]) == "D3"
+    ending = slice_of("shop/web", [f"{HERE}@node-a", f"{HERE}@node-a stopped"], ports=["8080"])
+    assert explains(world(SERVED, ending), tried, [TCP_RESET]) == ""
 
 
 def test_a_node_as_it_was() -> None:

@@ -156,12 +156,18 @@ def _other_entries(world: World) -> Iterator[World]:
             yield world._replace(slices=once)
 
 
-def _without_repeats(slices: Iterable[EndpointSlice]) -> Iterator[EndpointSlice]:
-    known: set[tuple[object, ...]] = set()
-    for each in slices:
-        left = [pod for pod in each.endpoints if (each.service, each.ports, pod.address) not in known]
-        known |= {(each.service, each.ports, pod.address) for pod in left}
-        yield structs.replace(each, endpoints=tuple(left))
+def _without_repeats(slices: Sequence[EndpointSlice]) -> Iterator[EndpointSlice]:
+    """Of the entries for an address the last that isn't terminating counts, else the first (pkg/proxy's cache)."""
+    winners: dict[tuple[object, ...], tuple[int, int]] = {}
+    for number, each in enumerate(slices):
+        for place, pod in enumerate(each.endpoints):
+            key = each.service, each.ports, pod.address
+            if key not in winners or not pod.terminating:
+                winners[key] = number, place
+    left = set(winners.values())
+    for number, each in enumerate(slices):
+        kept = tuple(pod for place, pod in enumerate(each.endpoints) if (number, place) in left)
+        yield structs.replace(each, endpoints=kept)
 
 
 def _as_before(world: World, earlier: Sequence[World]) -> Iterator[World]:
