@@ -233,8 +233,9 @@ def ask(objects: dict[str, Any], name: str, kind: int) -> tuple[int, list[bytes]
 
 
 def test_dns_answers_for_services() -> None:
-    """A Service has its ClusterIPs by family, any other name doesn't exist."""
-    objects = {"/namespaces/shop/services/web": {"spec": {"clusterIPs": ["10.96.0.7", "fd00:96::7"]}}}
+    """A Service has its ClusterIPs by family, whatever its earlier type, and any other name doesn't exist."""
+    spec = {"type": "ClusterIP", "clusterIPs": ["10.96.0.7", "fd00:96::7"]}
+    objects = {"/namespaces/shop/services/web": {"spec": spec | {"externalName": "once.example.com"}}}
     assert ask(objects, "web.shop.svc.cluster.local", 1) == (0, [bytes([10, 96, 0, 7])])
     assert ask(objects, "web.shop.svc.cluster.local", 28) == (0, [bytes.fromhex("fd000096000000000000000000000007")])
     assert ask(objects, "web.shop.svc.cluster.local", 33) == (0, [])
@@ -250,7 +251,7 @@ def test_dns_answers_for_endpoints_of_headless_services() -> None:
         {"addresses": ["10.244.1.4"], "conditions": {"ready": False}},
     ]
     objects = {
-        "/services/web": {"spec": {"clusterIPs": ["None"]}},
+        "/services/web": {"spec": {"type": "ClusterIP", "clusterIPs": ["None"]}},
         "service-name%3Dweb": {"items": [{"endpoints": endpoints}, {"endpoints": None}]},
     }
     assert ask(objects, "web.shop.svc.cluster.local", 1) == (0, [bytes([10, 244, 1, 2]), bytes([10, 244, 1, 3])])
@@ -259,7 +260,7 @@ def test_dns_answers_for_endpoints_of_headless_services() -> None:
 
 def test_dns_answers_for_external_names() -> None:
     """A Service of type ExternalName is an alias."""
-    objects = {"/services/web": {"spec": {"externalName": "example.com."}}}
+    objects = {"/services/web": {"spec": {"type": "ExternalName", "externalName": "example.com."}}}
     assert ask(objects, "web.shop.svc.cluster.local", 1) == (0, [b"\7example\3com\0"])
 
 

@@ -79,8 +79,8 @@ def _records(asked: DnsQuestion, ask: Get) -> tuple[int, list[DnsRecord]]:
         return NAME_ERROR, []
     if hostname and hostname[0].startswith("_"):
         return _ports(service["spec"], hostname, _encoded(".".join([name, namespace, *DOMAIN])))
-    if external := service["spec"].get("externalName"):
-        return 0, [DnsRecord(CNAME, _encoded(external))]
+    if service["spec"]["type"] == "ExternalName":
+        return 0, [DnsRecord(CNAME, _encoded(service["spec"]["externalName"]))]
     addresses = [each for each in service["spec"].get("clusterIPs", []) if each != "None"]
     if not addresses:
         query = f"labelSelector=kubernetes.io/service-name%3D{name}"
