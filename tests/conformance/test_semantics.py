@@ -28,6 +28,7 @@ from nftproxy_conformance.strategies.focused import PLAIN_CONFIG, PLAIN_NODE
 from nftproxy_conformance.strategies.worlds import world_of
 from nftproxy_conformance.trials.trial import but_for_sources, exactly
 
+from nftproxy.model.annotations import PLAIN, Algorithm
 from nftproxy.model.objects import ClusterObject, Node, TrafficPolicy
 from nftproxy.model.settings import ExternalAddresses, NodePortAddresses, Ping
 from tests.support.factories import networks, service, service_cidr, slice_of
@@ -258,7 +259,7 @@ OTHER_CLIENTS = [probe("203.0.113.7"), probe("10.96.0.1", origin=Origin.POD)]
 
 def moves(given: World, others: Iterable[Probe], pod: Outcome = TO_HERE) -> str:
     """The deviation by which a remembered client outside may be sent from the other pod to this one."""
-    return deviation_of_move(given, probe("10.96.0.1"), pod, but_for_sources, others)
+    return deviation_of_move(given, probe("10.96.0.1"), [but_for_sources(pod)], but_for_sources, others)
 
 
 def test_a_client_that_is_remembered_for_all_fronts() -> None:
@@ -276,6 +277,13 @@ def test_a_client_whose_front_changes_its_owner() -> None:
     given = world(STICKY, PODS, rival, RIVALS_POD)
     assert moves(given, [], TO_RIVAL) == "D10"
     assert moves(given, [], endpoint("10.1.2.2", 8080)) == ""
+
+
+def test_a_client_whom_only_our_hash_remembers() -> None:
+    """D19: an algorithm of ours keeps clients at a pod, kube-proxy doesn't know it."""
+    hashed = structs.replace(SERVED, options=structs.replace(PLAIN, algorithm=Algorithm.SOURCE_HASH))
+    assert moves(world(hashed, PODS), []) == "D19"
+    assert moves(world(STICKY, PODS), []) == ""
 
 
 def test_an_external_address_that_captures() -> None:

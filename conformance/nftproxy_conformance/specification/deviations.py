@@ -60,29 +60,38 @@ def deviation_of(world: World, probe: Probe, seen: Iterable[Outcome], view: View
     small = _about(world, probe)
     alone = _alternatives(small, probe, earlier)
     for deviation, other in itertools.chain([(REJECTED, small)], alone, _pairs(small, probe, earlier)):
-        allowed = {_plainly(view(outcome)) for outcome in Oracle(other).expected(probe)}
-        if {_plainly(outcome) for outcome in seen} <= allowed:
+        if {_plainly(outcome) for outcome in seen} <= _allowed(other, probe, view):
             return deviation if deviation != REJECTED or _is_rejection(seen) else ""
     return ""
 
 
-def deviation_of_move(world: World, probe: Probe, seen: Outcome, view: View, others: Iterable[Probe]) -> str:
+def deviation_of_move(world: World, probe: Probe, seen: Iterable[Outcome], view: View, others: Iterable[Probe]) -> str:
     """The number of a deviation by which a remembered client may be sent to another pod, or "".
 
     Args:
         world: the world of the trial.
-        probe: a connection of the client, whose Service has session affinity.
-        seen: its outcome at the other pod.
+        probe: a connection of the client, who must reach the same pod each time.
+        seen: its outcomes at other pods.
         view: reduces an outcome to the part that counts.
         others: the connections that were tried.
     """
-    small = _about(world, probe)
-    for other in _other_owners(small, probe):
-        if _plainly(view(seen)) in {_plainly(view(outcome)) for outcome in Oracle(other).expected(probe)}:
-            return OWNERS
+    small, moved = _about(world, probe), list(seen)
+    wanted = set(map(_plainly, moved))
+    owners = [_allowed(each, probe, view) for each in _other_owners(small, probe)]
+    if owners and wanted <= _allowed(small, probe, view).union(*owners):
+        return OWNERS
+    for deviation, other in itertools.chain(_alternatives(small, probe, ()), _pairs(small, probe, ())):
+        forgets = OWNERS in deviation or not Oracle(other).remembers(probe)
+        if forgets and wanted <= _allowed(other, probe, view):
+            return deviation
     same_client = [each for each in others if each.source == probe.source]
-    worlds = [small, *(other for _, other in _alternatives(small, probe, ()))]
-    return MEMORY if any(_is_shared(Oracle(each), probe, seen, same_client) for each in worlds) else ""
+    oracles = [Oracle(each) for each in (small, *(other for _, other in _alternatives(small, probe, ())))]
+    shared = (_is_shared(each, probe, outcome, same_client) for each in oracles for outcome in moved)
+    return MEMORY if any(shared) else ""
+
+
+def _allowed(world: World, probe: Probe, view: View) -> set[Outcome]:
+    return {_plainly(view(outcome)) for outcome in Oracle(world).expected(probe)}
 
 
 def _is_shared(oracle: Oracle, probe: Probe, seen: Outcome, others: Iterable[Probe]) -> bool:

@@ -17,7 +17,7 @@ from nftproxy.model.events import Event, Put, Removed, key_of
 from nftproxy.model.objects import EndpointSlice, Service
 from nftproxy_conformance.lab import DROPPED, PORT_UNREACHABLE, TCP_RESET, Lab, Outcome, Probe, is_even
 from nftproxy_conformance.lab.topology import OWN
-from nftproxy_conformance.specification.deviations import ANNOTATIONS, deviation_of_move
+from nftproxy_conformance.specification.deviations import ANNOTATIONS
 from nftproxy_conformance.specification.oracle import Oracle
 from nftproxy_conformance.specification.rules import WRONGLY_ENDED, WRONGLY_REFUSED
 from nftproxy_conformance.specification.world import View, World
@@ -241,15 +241,9 @@ def beside_strangers(view: View, trial: Trial, case: tuple[World, list[Service |
         if found := trial.differences(world, tried, view):
             return Finding(worlds, found[0])
         for probe, old, new in zip(sticky, before, trial.connect(sticky), strict=True):
-            if _pod(old) != _pod(new) and not _may_move(trial, world, probe, new, tried):
+            if _pod(old) != _pod(new) and not trial.explains_move(world, probe, new, tried):
                 return Finding(worlds, Difference(probe, frozenset({old}), frozenset({new}), "was sent to another pod"))
     return None
-
-
-def _may_move(trial: Trial, world: World, probe: Probe, new: Outcome, tried: Iterable[Probe]) -> bool:
-    """True if a documented deviation from kube-proxy lets a remembered client go to another pod, which is counted."""
-    deviation = deviation_of_move(world, probe, new, but_for_sources, tried) if trial.subject.may_deviate else ""
-    return bool(deviation) and trial.explains(deviation)
 
 
 def _pod(outcome: Outcome) -> str:

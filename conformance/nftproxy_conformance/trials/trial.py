@@ -19,7 +19,7 @@ from typing import NamedTuple, Protocol, Self
 
 from nftproxy.model.events import Event
 from nftproxy_conformance.lab import Kind, Lab, Outcome, Probe
-from nftproxy_conformance.specification.deviations import deviation_of
+from nftproxy_conformance.specification.deviations import deviation_of, deviation_of_move
 from nftproxy_conformance.specification.oracle import Oracle
 from nftproxy_conformance.specification.rules import CHANGES_ONLY, NOT_REMEMBERED
 from nftproxy_conformance.specification.world import View, World
@@ -196,14 +196,24 @@ class Trial:
             self.deviations[deviation] += 1
         return self.subject.may_deviate
 
+    def explains_move(self, world: World, probe: Probe, new: Outcome, tried: Iterable[Probe]) -> bool:
+        """True if a deviation lets a remembered client be sent to another pod, which is counted."""
+        seen = [but_for_sources(new)]
+        deviation = self.subject.may_deviate and deviation_of_move(world, probe, seen, but_for_sources, tried)
+        return bool(deviation) and self.explains(str(deviation))
+
     def all_differences(self, world: World, probes: Iterable[Probe], view: View = exactly) -> list[Difference]:
         """All differences, including differences that a deviation explains, without waiting."""
-        found = self._compare(world, probes, view)
+        wanted = list(probes)
+        found = self._compare(world, wanted, view)
         if not self.subject.may_deviate:
             return found
-        return [
-            each._replace(deviation=deviation_of(world, each.probe, each.seen, view, self._worlds)) for each in found
-        ]
+        return [each._replace(deviation=self._deviation(world, each, view, wanted)) for each in found]
+
+    def _deviation(self, world: World, found: Difference, view: View, tried: Iterable[Probe]) -> str:
+        if found.what == NOT_REMEMBERED:
+            return deviation_of_move(world, found.probe, map(view, found.seen), view, tried)
+        return deviation_of(world, found.probe, found.seen, view, self._worlds)
 
     def _compare(self, world: World, probes: Iterable[Probe], view: View) -> list[Difference]:
         oracle = Oracle(world)
