@@ -10,9 +10,10 @@ import asyncio
 from collections.abc import Callable, Sequence
 
 from nftproxy.kernel.async_kernel import AsyncKernel
-from nftproxy.kernel.nfnetlink.flowtable import follow_interfaces
+from nftproxy.kernel.nfnetlink.flowtable import follow_interfaces, takes_beginnings
 from nftproxy.kernel.nfnetlink.nft_queries import fast_path_comment
 from nftproxy.model.errors import Refused, Unavailable
+from nftproxy.model.settings import FastPath
 from nftproxy.model.texts import first_of
 from nftproxy.pipeline import Pipeline
 from nftproxy.rules.renderer import FastPathTable
@@ -20,7 +21,7 @@ from nftproxy.rules.transaction import Transaction, delete_fast_path, join
 from nftproxy.sources.interfaces import watch_interfaces
 
 MOST_INTERFACES = 1_024
-"""Limit of interfaces: the kernel lists them in a message of 32 KiB, 24 bytes each.  A kubelet runs 110 pods."""
+"""Limit of interfaces by name: the kernel lists them in a message of 32 KiB, 24 bytes each.  A node has 110 pods."""
 
 PERIOD = 30.0
 """Seconds between two looks: the default period of the checks of our own tables."""
@@ -36,17 +37,32 @@ async def keep_fast_path(pipeline: Pipeline, kernel: AsyncKernel, report: Report
     if pipeline.fast_path is None:
         await _remove(kernel, report)
         return
+    config = pipeline.settings.config.fast_path
+    beginnings: tuple[str, ...] | None = None
     async for present in watch_interfaces(PERIOD):
-        chosen = pipeline.settings.config.fast_path.chosen(present)
-        wanted = chosen[:MOST_INTERFACES]
+        chosen = config.chosen(present)
         try:
             await _provide_table(pipeline.fast_path, kernel)
+            if beginnings is None:
+                beginnings = await _beginnings_for_the_kernel(config)
+            by_name = [each for each in chosen if not each.startswith(beginnings)]
+            wanted = [*(f"{each}*" for each in beginnings), *by_name[:MOST_INTERFACES]]
             refused = await asyncio.to_thread(follow_interfaces, wanted)
         except (Refused, Unavailable) as error:
             (why, *_) = str(error).splitlines()
             report(0, f"there is no fast path, and all connections take the usual way: {why}")
             continue
-        report(len(wanted) - len(refused), _fault(refused, chosen[MOST_INTERFACES:]))
+        surplus = by_name[MOST_INTERFACES:]
+        report(len(chosen) - len(surplus) - len(refused), _fault(refused, surplus))
+
+
+async def _beginnings_for_the_kernel(config: FastPath) -> tuple[str, ...]:
+    """Return the beginnings of names that the kernel follows by itself, without those of loopback's name."""
+    beginnings = tuple(each for each in config.beginnings if not "lo".startswith(each))
+    if not beginnings:
+        return ()
+    are_known = await asyncio.to_thread(takes_beginnings, [f"{each}*" for each in beginnings])
+    return beginnings if are_known else ()
 
 
 def _fault(refused: Sequence[str], surplus: Sequence[str]) -> str:

@@ -75,9 +75,17 @@ class FastPath(msgspec.Struct, frozen=True):
 
     def chosen(self, present: Iterable[str]) -> list[str]:
         """Return the chosen interfaces among the present ones, names before beginnings.  Loopback forwards nothing."""
-        beginnings = tuple(each[:-1] for each in self.interfaces if each.endswith("*"))
-        fitting = {name for name in present if name in self.interfaces or name.startswith(beginnings)} - {"lo"}
+        fitting = {name for name in present if name in self.interfaces or name.startswith(self.beginnings)} - {"lo"}
         return sorted(fitting, key=lambda name: (name not in self.interfaces, name))
+
+    @property
+    def beginnings(self) -> tuple[str, ...]:
+        """The beginnings of names, the shortest first, without those that begin with another."""
+        beginnings: list[str] = []
+        for each in sorted((name[:-1] for name in self.interfaces if name.endswith("*")), key=len):
+            if not each.startswith(tuple(beginnings)):
+                beginnings.append(each)
+        return tuple(beginnings)
 
 
 class NodePortAddresses(msgspec.Struct, frozen=True):

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import subprocess
+from collections.abc import AsyncGenerator, Sequence
 
 import pytest
 
+from nftproxy.agent import fast_path
 from nftproxy.agent.fast_path import keep_fast_path
 from nftproxy.kernel.async_kernel import AsyncKernel
 from nftproxy.kernel.child_process import in_scratch_namespace
@@ -21,6 +23,58 @@ def test_interfaces_are_chosen_by_name_or_by_a_beginning() -> None:
     assert FastPath(("veth*", "eth0", "gone")).chosen(present) == ["eth0", "veth1", "veth2"]
     assert FastPath(("*",)).chosen(present) == ["cni0", "eth0", "veth1", "veth2"]
     assert FastPath().chosen(present) == []
+    assert FastPath(("pod*", "po*", "port*", "eth0", "e*")).beginnings == ("e", "po")
+
+
+@pytest.mark.parametrize(
+    ("are_known", "interfaces", "wanted"),
+    [
+        (True, ("veth1*", "ve*", "client"), [["ve*", "client"], ["ve*", "client"]]),
+        (False, ("ve*", "client"), [["client", "veth1", "veth2"], ["client", "veth1"]]),
+        (True, ("*",), [["client", "veth1", "veth2"], ["client", "veth1"]]),
+        (True, ("l*", "client"), [["client"], ["client"]]),
+    ],
+)
+def test_a_kernel_that_knows_beginnings_follows_interfaces(
+    monkeypatch: pytest.MonkeyPatch, are_known: bool, interfaces: tuple[str, ...], wanted: list[list[str]]
+) -> None:
+    """Such a kernel gets beginnings, but never loopback's, and is asked once.  Others get each name."""
+    asked: list[Sequence[str]] = []
+    given: list[list[str]] = []
+    reports: list[tuple[int, str]] = []
+
+    async def appearing(_period: float) -> AsyncGenerator[frozenset[str]]:
+        yield frozenset({"lo", "client", "veth1", "veth2"})
+        yield frozenset({"lo", "client", "veth1"})
+
+    async def provided(_table: object, _kernel: object) -> None:
+        pass
+
+    monkeypatch.setattr(fast_path, "watch_interfaces", appearing)
+    monkeypatch.setattr(fast_path, "_provide_table", provided)
+
+    def takes(beginnings: Sequence[str]) -> bool:
+        asked.append(beginnings)
+        return are_known
+
+    def follow(names: list[str]) -> list[str]:
+        given.append(names)
+        return []
+
+    monkeypatch.setattr(fast_path, "takes_beginnings", takes)
+    monkeypatch.setattr(fast_path, "follow_interfaces", follow)
+
+    async def keep() -> None:
+        kernel = AsyncKernel()
+        chosen = FastPath(interfaces)
+        await keep_fast_path(pipeline(fast_path=chosen), kernel, lambda *each: reports.append(each))
+        kernel.close()
+
+    asyncio.run(keep())
+    assert given == wanted
+    assert len(asked) <= 1
+    of_all = "l*" not in interfaces
+    assert reports == [(3 if of_all else 1, ""), (2 if of_all else 1, "")]
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ set -euo pipefail
 self=$(realpath "$0")
 checkout=$(realpath "$(dirname "$self")/../..")
 packages=python3,$(sed -n 's/^need \([a-z0-9-]*\) .*/\1/p' "$checkout/.ci/setup" | paste -sd,)  # what that asks apt for
-packages+=,kmod,ipvsadm,systemd-sysv  # for virtual machines
+packages+=,kmod,mount,ipvsadm,systemd-sysv  # for virtual machines
 if [[ ${1-} == *+neighbours ]]; then
     packages+=,$(sed -n 's/^# packages: //p' "$checkout"/tools/neighbours/*.sh | paste -sd' ' | tr ' ' ,)
 fi

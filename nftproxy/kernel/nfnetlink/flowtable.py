@@ -1,5 +1,8 @@
 """The interfaces of the fast path's flowtable, which change in place.
 
+An interface is a name, or the beginning of names and a star.  Linux 6.17 and later follow the interfaces with a
+beginning (NFTA_DEVICE_PREFIX), and older kernels refuse it.
+
 libnftables isn't used here: it reads whole tables before each command, and can't name every interface.  The kernel
 removes an interface that vanishes, and its connections go on without the fast path.
 
@@ -8,6 +11,7 @@ The kernel answers for the network namespace of the thread that asks, and only t
 
 from __future__ import annotations
 
+import errno
 import socket
 from collections.abc import Callable, Collection, Sequence
 
@@ -45,7 +49,7 @@ def fast_path_interfaces() -> frozenset[str] | None:
     for found in query(nft.GET_FLOWTABLE, _INET, flags=DUMP):
         if (text_of(found[nft.OF_TABLE]), text_of(found[nft.FLOWTABLE_NAME])) == (FAST_PATH_TABLE, _FLOWTABLE):
             devices = attribute_map(found[nft.FLOWTABLE_HOOK]).get(nft.FLOWTABLE_DEVICES, b"")
-            return frozenset(text_of(name) for _, name in attributes_of(devices))
+            return frozenset(text_of(name) + "*" * (kind == nft.DEVICE_PREFIX) for kind, name in attributes_of(devices))
     return None
 
 
@@ -61,6 +65,23 @@ def other_flowtables() -> list[str]:
         for found in query(nft.GET_FLOWTABLE, number, flags=DUMP)
         if text_of(found[nft.OF_TABLE]) != FAST_PATH_TABLE
     ]
+
+
+def takes_beginnings(wanted: Sequence[str]) -> bool:
+    """Add beginnings of names, each with a star, to our flowtable.  Return False if the kernel knows no beginnings.
+
+    Raises:
+        Unavailable: the kernel does not answer, or the flowtable has gone.
+    """
+    try:
+        with open_socket() as kernel:
+            kernel.sendto(nft.batch([_adding(wanted)]), (0, 0))
+            list(messages_of(kernel.recv(BUFFER_SIZE)))
+    except OSError as error:
+        if error.errno == errno.EINVAL:
+            return False
+        raise Unavailable(why(error)) from error
+    return True
 
 
 def follow_interfaces(wanted: Collection[str]) -> list[str]:
@@ -108,7 +129,13 @@ def _removing(names: Sequence[str]) -> bytes:
 
 
 def _devices(names: Sequence[str]) -> bytes:
-    return nested(nft.FLOWTABLE_DEVICES, b"".join(named(nft.DEVICE_NAME, name) for name in names))
+    return nested(
+        nft.FLOWTABLE_DEVICES,
+        b"".join(
+            named(nft.DEVICE_PREFIX, name[:-1]) if name.endswith("*") else named(nft.DEVICE_NAME, name)
+            for name in names
+        ),
+    )
 
 
 def _of_flowtable(hook: bytes) -> bytes:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import json
+import platform
 import re
 import select
 import socket
@@ -28,7 +29,8 @@ from nftproxy.agent.socket import answers
 from nftproxy.agent.socket.answers import AgentState, FastPathState
 from nftproxy.commands.agent_client import AgentClient
 from nftproxy.kernel.nfnetlink.nft_queries import fast_path_comment
-from nftproxy.model.settings import FastPathScope
+from nftproxy.model.settings import FastPath, FastPathScope
+from nftproxy.sources.interfaces import interface_names
 from nftproxy.trace.links import add_addresses, join
 from tests.support.flowtables import has_flowtables
 from tests.support.objects import endpoint_slice, service
@@ -71,19 +73,20 @@ class Way:
             self.node = stack.enter_context(Node("node"))
             self.client = stack.enter_context(Namespace("client"))
             self.pods = stack.enter_context(Namespace("pods"))
-            for end, addresses in ((self.client, (CLIENT, CLIENT6)), (self.pods, (*PODS, POD6))):
-                self._connect(end, addresses)
+            self.connect(self.client, "client", (CLIENT, CLIENT6))
+            self.connect(self.pods, "pods", (*PODS, POD6))
             self.agent = AgentProcess(self.node, directory / "log")
             stack.callback(self.agent.kill)
             self.stack = stack.pop_all()
 
-    def _connect(self, end: Namespace, addresses: tuple[str, ...]) -> None:
-        join(self.node, end.name, end, "eth0", macs=("02:00:00:00:00:01", "02:00:00:00:00:02"))
-        for interface, near in (("eth0", end), (end.name, self.node)):
+    def connect(self, end: Namespace, name: str, addresses: tuple[str, ...]) -> None:
+        """Connect a namespace by an interface of the node with this name."""
+        join(self.node, name, end, "eth0", macs=("02:00:00:00:00:01", "02:00:00:00:00:02"))
+        for interface, near in (("eth0", end), (name, self.node)):
             near.ip(f"link set dev {interface} address 02:00:00:00:00:01")
         add_addresses(end, "eth0", *addresses)
         end.ip("link set dev lo up", "route add 0.0.0.0/0 dev eth0", "route add ::/0 dev eth0")
-        self.node.ip(*(f"route add {each} dev {end.name}" for each in addresses))
+        self.node.ip(*(f"route add {each} dev {name}" for each in addresses))
 
     def start(self, config: str = CONFIG) -> None:
         """Start the agent, and wait until it has loaded the rules."""
@@ -134,8 +137,12 @@ class Way:
         return found.fast_path if found else None
 
     def has_interfaces(self, *names: str) -> None:
-        """Wait until the fast path has exactly these interfaces."""
-        wait_until(lambda: (found := self.fast_path()) and set(found.interfaces) == set(names), self.fast_path)
+        """Wait until the fast path has exactly these interfaces, by name or by the beginning of names."""
+        wait_until(lambda: (found := self.fast_path()) and self._present(found) == set(names), self.fast_path)
+
+    def _present(self, found: FastPathState) -> set[str]:
+        chosen = FastPath(found.interfaces).chosen(self.node.call(interface_names))
+        return set(chosen) | {each for each in found.interfaces if not each.endswith("*")}
 
     def has_connections(self, count: int) -> None:
         """Wait until so many connections are on the fast path."""
@@ -343,9 +350,26 @@ def test_interfaces_are_followed(way: Way) -> None:
     assert way.handle() == before
 
 
+@pytest.mark.skipif(
+    tuple(map(int, platform.release().split(".")[:2])) < (6, 17),
+    reason="this kernel knows no beginnings of names in a flowtable (before Linux 6.17)",
+)
+def test_a_new_kernel_follows_beginnings_of_names(way: Way) -> None:
+    """The flowtable has the beginning of names itself, so a new interface is on the fast path without an agent."""
+    way.start()
+    wait_until(lambda: (found := way.fast_path()) and set(found.interfaces) == {"client", "po*"}, way.fast_path)
+    way.agent.stop()
+    way.node.ip("link delete pods")
+    way.connect(way.pods, "port", (*PODS, POD6))
+    Flow(way).becomes_fast()
+
+
 def test_interfaces_beyond_the_limit_take_the_usual_way(way: Way) -> None:
-    """The fast path has as many interfaces as its limit, the named ones first, and the agent names the rest."""
-    way.start(CONFIG.replace('"po*"', 'pods, "more*"'))
+    """The fast path has as many interfaces as its limit, the named ones first, and the agent names the rest.
+
+    A star alone stands for names, as no kernel shall add loopback.
+    """
+    way.start(CONFIG.replace('"po*"', 'pods, "*"'))
     count = MOST_INTERFACES + 6
     way.node.ip(*(f"link add more{number:04} type dummy" for number in range(count)))
     way.has_interfaces("client", "pods", *(f"more{number:04}" for number in range(MOST_INTERFACES - 2)))
