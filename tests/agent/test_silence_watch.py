@@ -141,7 +141,8 @@ def test_nothing_is_asked_while_no_service_asks_for_it(monkeypatch: pytest.Monke
 
     async def main() -> None:
         async with Bench(cluster(annotations={}), monkeypatch) as bench:
-            await asyncio.sleep(0.05)
+            for _ in range(20):
+                await asyncio.to_thread(int)  # a look would have had its thread before
             assert bench.kernel.looks == 0
             bench.state.ingest(Put(service(annotations=LEAVE_OUT)))
             bench.watch.rules_loaded()

@@ -657,7 +657,7 @@ def test_slow_pod_answers_late(cluster: Cluster) -> None:
         slow.serve(8080)
         for address in (slow.address, slow.address6):
             began = time.monotonic()
-            with cluster.client.talk(address, 8080) as conversation:
+            with cluster.client.talk(address, 8080, timeout=30) as conversation:
                 assert time.monotonic() - began >= 0.2
                 assert conversation.ask().name == "slow"
                 assert time.monotonic() - began >= 0.4
