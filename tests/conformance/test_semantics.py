@@ -253,6 +253,15 @@ def test_a_cluster_ip_that_is_a_load_balancers_address() -> None:
     assert explains(world(guarded, PODS), probe("10.96.0.1"), [DROPPED]) == "D10"
 
 
+def test_a_cluster_ip_of_two_services() -> None:
+    """D10: kube-proxy follows the source ranges of each Service, ours those of the first with a ClusterIP."""
+    guarded = structs.replace(
+        RIVAL, cluster_ips=SERVED.cluster_ips, source_ranges=networks(["198.51.100.0/24"]), created=2
+    )
+    guarded = structs.replace(guarded, external_ips=(), load_balancer_ips=("203.0.113.7",), type=SERVED.type)
+    assert explains(world(SERVED, guarded, RIVALS_POD), probe("203.0.113.7"), [TO_RIVAL]) == "D10"
+
+
 STICKY = structs.replace(SERVED, affinity_timeout=10800, external_ips=("203.0.113.7",))
 OTHER_CLIENTS = [probe("203.0.113.7"), probe("10.96.0.1", origin=Origin.POD)]
 

@@ -121,9 +121,11 @@ def _is_rejection(seen: Iterable[Outcome]) -> bool:
 
 def _about(world: World, probe: Probe) -> World:
     """The part of a world that decides about a connection, as clusters may have thousands of Services."""
-    addresses = {probe.address, probe.source}
-    serving = {each.service for each in world.slices if any(pod.address in addresses for pod in each.endpoints)}
-    near = [each for each in world.services if each.key in serving or _wants(each, Address(probe.address), probe.port)]
+    address, ends = Address(probe.address), {probe.address, probe.source}
+    serving = {each.service for each in world.slices if any(pod.address in ends for pod in each.endpoints)}
+    wanting = [each for each in world.services if each.key in serving or _wants(each, address, probe.port)]
+    theirs = {own for each in wanting for own in each.cluster_ips}  # the first holder's source ranges count
+    near = [each for each in world.services if each in wanting or not theirs.isdisjoint(each.cluster_ips)]
     keys = {each.key for each in near}
     return world._replace(services=tuple(near), slices=tuple(each for each in world.slices if each.service in keys))
 
@@ -198,9 +200,11 @@ def _all_addresses_serve(world: World, probe: Probe) -> Iterator[World]:
 
 
 def _other_owners(world: World, probe: Probe) -> Iterator[World]:
-    """A contested front goes to any of its claimants, and a ClusterIP that is an external address too is only that."""
+    """A contested front or ClusterIP is any claimant's.  A ClusterIP may be no more than an external address."""
     rivals = [each for each in world.services if _wants(each, Address(probe.address), probe.port)]
-    for service in rivals if len(rivals) > 1 else ():
+    cluster_ips = [each for service in world.services for each in service.cluster_ips]
+    is_contested = len(rivals) > 1 or len(set(cluster_ips)) < len(cluster_ips)
+    for service in rivals if is_contested else ():
         others = (each for each in world.services if each.key != service.key)
         yield world._replace(services=(structs.replace(service, created=-1), *others))
         yield world._replace(services=(service,))
