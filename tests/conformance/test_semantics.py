@@ -247,6 +247,17 @@ def test_another_owner_of_a_contested_address() -> None:
     assert explains(world(first, PODS), probe("203.0.113.7"), [TO_RIVAL]) == ""
 
 
+def test_an_owner_with_fewer_endpoints() -> None:
+    """D10: endpoints are never reached if another claimant lacks them, but for no other reason."""
+    first = structs.replace(SERVED, external_ips=("203.0.113.7",), created=1)
+    fewer = slice_of("blog/web", [f"{HERE}@node-a"], ports=["8080"])
+    given = world(first, PODS, structs.replace(RIVAL, created=2), fewer)
+    here, away = (endpoint(pod, 8080, masqueraded=True) for pod in (HERE, AWAY))
+    assert deviation_of(given, probe("203.0.113.7"), [here], exactly, [given]) == "D10"
+    assert deviation_of(given, probe("203.0.113.7"), [away], exactly, [given]) == ""
+    assert deviation_of(world(first, PODS), probe("203.0.113.7"), [here], exactly, []) == ""
+
+
 def test_a_cluster_ip_that_is_a_load_balancers_address() -> None:
     """D10: source ranges may guard a Service's ClusterIP if that is its load balancer's address too."""
     guarded = structs.replace(SERVED, load_balancer_ips=("10.96.0.1",), source_ranges=networks(["203.0.113.0/24"]))

@@ -53,15 +53,18 @@ def deviation_of(world: World, probe: Probe, seen: Iterable[Outcome], view: View
     Args:
         world: the world of the trial.
         probe: the connection.
-        seen: its outcomes.
+        seen: its outcomes.  If the world allows more, they are all outcomes of many tries.
         view: reduces an outcome to the part that counts.
         earlier: the worlds since the proxy started.
     """
     small = _about(world, probe)
+    wanted = set(map(_plainly, seen))
+    is_missing_some = wanted < _allowed(small, probe, view)
     alone = _alternatives(small, probe, earlier)
     for deviation, other in itertools.chain([(REJECTED, small)], alone, _pairs(small, probe, earlier)):
-        if {_plainly(outcome) for outcome in seen} <= _allowed(other, probe, view):
-            return deviation if deviation != REJECTED or _is_rejection(seen) else ""
+        allowed = _allowed(other, probe, view)
+        if wanted == allowed or (wanted < allowed and not is_missing_some):
+            return deviation if deviation != REJECTED or _is_rejection(wanted) else ""
     return ""
 
 
