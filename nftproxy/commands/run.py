@@ -31,7 +31,7 @@ from nftproxy.kernel.agent_lock import INHERITED
 from nftproxy.kernel.capabilities import machine_lacks, probe
 from nftproxy.kernel.libnftables import Kernel
 from nftproxy.kernel.nfnetlink import nft_queries
-from nftproxy.kernel.process_resources import collect_garbage_rarely, raise_file_limit
+from nftproxy.kernel.process_resources import collect_garbage_rarely, raise_file_limit, share_a_heap
 from nftproxy.logs import warn, warn_of
 from nftproxy.model.addresses import FAMILY_NAMES, Family
 from nftproxy.model.codes import Code
@@ -155,6 +155,7 @@ def _run(
 ) -> None:
     faulthandler.enable()  # if libnftables crashes, this shows where
     collect_garbage_rarely()
+    share_a_heap()
     raise_file_limit()
     probing = threading.Thread(target=probe, name="probe", daemon=True)
     probing.start()

@@ -44,6 +44,7 @@ def test_nothing_waits_while_another_process_tries_libnftables(monkeypatch: pyte
     monkeypatch.setattr("nftproxy.pipeline.Pipeline", pipeline)
     monkeypatch.setattr(run, "raise_file_limit", lambda: None)
     monkeypatch.setattr(run, "collect_garbage_rarely", lambda: None)
+    monkeypatch.setattr(run, "share_a_heap", lambda: None)
     monkeypatch.setattr(logs, "set_up", lambda _: None)
     with pytest.raises(_Ready):
         commands()["run"].main([], standalone_mode=False)

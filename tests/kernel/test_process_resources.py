@@ -58,3 +58,31 @@ process.trim_memory()
 print(resident() - before < (full - before) / 2)
 """
     assert run(program) == "True"
+
+
+def test_free_memory_of_another_thread_goes_back() -> None:
+    """The memory of large blocks that another thread has made leaves the process, also while the thread lives."""
+    program = """
+import threading
+def resident():
+    return int(open("/proc/self/statm").read().split()[1])
+process.share_a_heap()
+kept, is_full, may_end = [], threading.Event(), threading.Event()
+def fill():
+    for parts in (20, 240, 240, 20):  # as sets of the kernel are read
+        block = bytearray()
+        for _ in range(parts): block += bytes(30_000)
+        kept.append(bytes(block))
+    del block
+    is_full.set()
+    may_end.wait()
+before = resident()
+threading.Thread(target=fill).start()
+is_full.wait()
+full = resident()
+kept.clear()
+process.trim_memory()
+print(resident() - before < (full - before) / 4)
+may_end.set()
+"""
+    assert run(program) == "True"

@@ -6,6 +6,8 @@ are 130,000 elements: the transaction shrinks from 5.8 MB to 17 kB, and the load
 * The kernel's elements are read ahead, while the cluster is being listed (read_ahead.py).
 * Elements are compared as bytes (element_codec.py), and only the difference becomes text. So an element with an
   addition of another program, such as a comment, is a different element.
+* Of our own elements only Python's hash is kept, which has 64 bits and a secret key: two elements of 600,000 share one
+  in 100 million restarts. The bytes took 10 MB more for 130,000 elements.
 * For a set with anything unexpected, no difference is returned: the set is emptied and filled anew. So are sets of
   intervals.
 * The kernel lists a set in parts, and counts elements from its start to find where the next part begins. If it rehashes
@@ -88,11 +90,11 @@ def _compared(
         _NotComparable: a foreign element is listed twice, or too many are foreign.
         Unavailable: the kernel doesn't answer, or a type or an element is unknown.
     """
-    unseen = {layout.element(key, value): key for key, value in ours.items()}
+    unseen = {hash(layout.element(key, value)): key for key, value in ours.items()}
     take, surplus = unseen.pop, set[bytes]()
     most = max(FEW, len(ours) // 2)
     for part in listed:
-        others = [element for element in layout.elements_of(part) if take(element, None) is None]
+        others = [element for element in layout.elements_of(part) if take(hash(element), None) is None]
         known = len(surplus)
         surplus.update(others)
         if len(surplus) != known + len(others):
