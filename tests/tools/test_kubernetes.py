@@ -30,9 +30,13 @@ from tools.kubernetes.deployment import config_map
 from tools.kubernetes.dns import answer
 from tools.kubernetes.end_to_end import keep, skips
 from tools.kubernetes.images import AGNHOST_IMAGE, KUBE_PROXY, PAUSE, wanted
+from tools.kubernetes.judging import verdict
 from tools.kubernetes.layout import places
 from tools.kubernetes.loadbalancer import balanced, hops
-from tools.kubernetes.results import FAILED, NOT_RUN, PASSED, SpecResult, merged, read, table
+from tools.kubernetes.recording import fate
+from tools.kubernetes.results import FAILED, NOT_RUN, PASSED, SpecResult, merged, read, summary, table
+from tools.migration.switch import Account, Step
+from tools.migration.traffic import Try
 from tools.release.artifacts import archived
 from tools.release.chart import chart
 from tools.release.kustomize import kustomize
@@ -360,6 +364,37 @@ def test_reports_become_results() -> None:
         SpecResult("Services", "should be stopped", FAILED, 1.5, ""),
         SpecResult("Services", "should serve", PASSED, 1.5, ""),
     ]
+
+
+def test_results_are_those_of_the_focus() -> None:
+    """Tests that the focus doesn't name have no result, though the skip list names them."""
+    found = read(REPORT, {"Internet": "no Internet"}, r"\[sig-network\] DNS")
+    assert [each.group for each in found] == ["DNS"]
+
+
+def test_results_have_a_summary() -> None:
+    """A line counts tests by state, and names those that failed and the reasons of those that were not run."""
+    assert summary(read(REPORT, {"Internet": "no Internet"})) == (
+        "1 passed; 2 failed (by name should resolve, should be stopped); 1 not run (needs 3 nodes); "
+        "1 not run (no Internet)"
+    )
+
+
+def test_a_verdict_counts_features() -> None:
+    """The suite's verdict is its last line, and the names of features that fail."""
+    rows = ["ClusterIP                       pass  2  38", "changes elsewhere               FAIL  4  1"]
+    counts = "1 of 2 features pass, 39 connections"
+    assert verdict("\n".join([*rows, counts, "", "a counterexample"])) == f"{counts}; changes elsewhere fails"
+    assert verdict("Error: no lab") == "no result"
+
+
+def test_an_account_is_told_in_words() -> None:
+    """Lost connections are told among all, and kept ones that ended if there are any."""
+    tries = (Try(1.0, 0.1, True, ""), Try(1.1, 0.1, True, "ECONNRESET"), Try(1.2, 0.1, False, ""))
+    account = Account("a", (Step("one", 1.0, 2.0),), tries)
+    assert fate([account]) == "1 of 2 connections lost"
+    broken = account._replace(tries=(*tries, Try(1.3, 0.1, False, "EPIPE")))
+    assert fate([account, broken]) == "2 of 4 connections lost, 1 kept ones ended"
 
 
 def test_a_later_run_counts() -> None:

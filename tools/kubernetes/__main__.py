@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import signal
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping
@@ -24,10 +25,11 @@ from tools.kubernetes.control_plane import RealControlPlane, free_ports
 from tools.kubernetes.deployment import use_nftproxy
 from tools.kubernetes.end_to_end import keep, run_tests
 from tools.kubernetes.failover import HEADER, KUBE_PROXY, VARIANTS, failovers
-from tools.kubernetes.judging import judge
+from tools.kubernetes.judging import JUDGED, judge, verdict
 from tools.kubernetes.migration import migrate
 from tools.kubernetes.outages import OUTAGES
-from tools.kubernetes.results import FAILED, table
+from tools.kubernetes.recording import DEFAULT_SIZE, fate, note
+from tools.kubernetes.results import FAILED, summary, table
 from tools.kubernetes.scale import HEADER as SCALE_HEADER
 from tools.kubernetes.scale import compare
 from tools.migration.__main__ import COUNTS, counts
@@ -82,6 +84,10 @@ class ClusterRun:
         use_nftproxy(self.bare)
         return self.bare
 
+    def note(self, column: str, step: str, result: str) -> None:
+        """Record the result of a step."""
+        note(self.binaries, column, step, result, self._size)
+
     def close(self) -> None:
         """End the cluster."""
         self._stack.close()
@@ -100,8 +106,8 @@ def say(text: str) -> None:
     type=click.Path(path_type=Path, file_okay=False, exists=True),
     help="The folder of release binaries.",
 )
-@click.option("--nodes", default=3, show_default=True)
-@click.option("--zones", default=1, show_default=True, help="Nodes take turns.")
+@click.option("--nodes", default=DEFAULT_SIZE[0], show_default=True)
+@click.option("--zones", default=DEFAULT_SIZE[1], show_default=True, help="Nodes take turns.")
 @click.option("--directory", type=click.Path(path_type=Path), help="For logs and kubeconfigs.")
 @click.pass_context
 def main(context: click.Context, binaries: Path | None, nodes: int, zones: int, directory: Path | None) -> None:
@@ -155,9 +161,10 @@ def cluster(given: ClusterRun, proxy: bool) -> None:
 def conformance(given: ClusterRun, examples: int) -> None:
     """Compare the real kube-proxy with docs/semantics.md, on made-up clusters, and with nftproxy."""
     given.need("kube-proxy")
-    for arguments in ([], ["--against"]):
+    for column, arguments in JUDGED.items():
         status, output = judge(given.binaries, given.directory, f"--examples={examples}", *arguments)
         click.echo(output)
+        given.note(column, f"conformance --examples {examples}", verdict(output))
         given.is_well &= not status
 
 
@@ -165,7 +172,8 @@ def conformance(given: ClusterRun, examples: int) -> None:
 @click.pass_obj
 def migration(given: ClusterRun) -> None:
     """Replace kube-proxy by nftproxy, node by node and under traffic.  This step must be the cluster's first."""
-    show(given, [migrate(take_bare(given, "migration"))])
+    result = show(given, [migrate(take_bare(given, "migration"))])
+    given.note("migration from kube-proxy", "migration", result)
 
 
 @main.command()
@@ -180,7 +188,8 @@ def adoption(given: ClusterRun, old: Path, new: Path) -> None:
     given.need(*CLUSTER)
     releases = [Release(old), Release(new)]
     given.archives = [each.image for each in releases]
-    show(given, [adopt(take_bare(given, "adoption"), *releases)])
+    result = show(given, [adopt(take_bare(given, "adoption"), *releases)])
+    given.note("upgrades and rollbacks, from a release's artefacts", "adoption OLD NEW", result)
 
 
 @main.command()
@@ -238,8 +247,11 @@ def failover(given: ClusterRun, rollouts: int, variants: tuple[str, ...]) -> Non
 def tests(given: ClusterRun, focus: tuple[str, ...], labels: str, timeout: str, results: Path | None) -> None:
     """Run Kubernetes' end-to-end tests of sig-network."""
     given.need(*CLUSTER, END_TO_END)
-    found = run_tests(given.cluster, focus, labels, timeout)
+    by_focus = run_tests(given.cluster, focus, labels, timeout)
+    found = [each for each_focus in by_focus.values() for each in each_focus]
     click.echo(table(keep(found, results) if results else found))
+    for each, those in by_focus.items():
+        given.note(f"tests of sig-network, {each}", f"tests --focus {shlex.quote(each)}", summary(those))
     given.is_well &= all(each.state != FAILED for each in found)
 
 
@@ -247,9 +259,10 @@ def tests(given: ClusterRun, focus: tuple[str, ...], labels: str, timeout: str, 
 @click.option("--only", multiple=True, type=click.Choice(list(OUTAGES)), default=list(OUTAGES), help="Repeatable.")
 @click.pass_obj
 def outages(given: ClusterRun, only: tuple[str, ...]) -> None:
-    """Take the API server away, and restore etcd from a backup, under traffic."""
+    """Stop, restore and restart programs of the cluster, and let pods be evicted, under traffic."""
     for name in only:
-        show(given, OUTAGES[name](given.cluster))
+        result = show(given, OUTAGES[name].run(given.cluster))
+        given.note(OUTAGES[name].title, f"outages --only {name}", result)
 
 
 def told(rows: Iterable[tuple[str, ...]]) -> Iterator[tuple[str, ...]]:
@@ -267,15 +280,18 @@ def take_bare(given: ClusterRun, step: str) -> RealCluster:
     return given.bare
 
 
-def show(given: ClusterRun, accounts: Iterable[Account]) -> None:
-    """Print the fate of the connections of each step."""
+def show(given: ClusterRun, accounts: Iterable[Account]) -> str:
+    """Print the fate of the connections of each step, and return all of it in words."""
+    shown = []
     for account in accounts:
+        shown.append(account)
         with (given.directory / "lost.txt").open("a") as file:
             file.writelines(f"{account.shape}: {line}\n" for line in lost(account))
         rows = list(account.rows())
         cells = [(row.step, f"{row.seconds:.1f}", *counts(row)) for row in rows]
         click.echo(markdown((account.shape, "s", *COUNTS), cells))
         given.is_well &= not any(row.new_lost or row.ended for row in rows)
+    return fate(shown)
 
 
 def lost(account: Account) -> Iterator[str]:

@@ -17,7 +17,7 @@ import yaml
 from tests.support.helm import merged, rendered
 from tools.image.build import NATIVE
 from tools.kubernetes.cluster import RealCluster
-from tools.kubernetes.deployment import KUBE_SYSTEM, ROLLOUT
+from tools.kubernetes.deployment import AGENTS, KUBE_SYSTEM, ROLLOUT
 from tools.kubernetes.layout import CONTROL, CONTROL_PORT, PODS, PODS6
 from tools.kubernetes.workload import Workload
 from tools.migration.switch import Account
@@ -89,8 +89,7 @@ class Release:
             AssertionError: the program in a pod says otherwise.
         """
         cluster.kubectl(KUBE_SYSTEM, "rollout", "status", "daemonset/nftproxy", ROLLOUT)
-        selector = "--selector=app.kubernetes.io/name=nftproxy"
-        pods = cluster.kubectl(KUBE_SYSTEM, "get", "pods", selector, "--output=name").split()
+        pods = cluster.kubectl(KUBE_SYSTEM, "get", "pods", AGENTS, "--output=name").split()
         said = {cluster.kubectl(KUBE_SYSTEM, "exec", pod, "--", "nftproxy", "--version") for pod in pods}
         assert len(pods) == len(cluster.nodes)
         assert said == {f"nftproxy, version {self.version}\n"}

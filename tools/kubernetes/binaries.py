@@ -57,6 +57,6 @@ class Binaries:
         return Path(self.path(program)).exists()
 
     def version(self) -> str:
-        """The version of kube-apiserver, such as "1.36.2"."""
-        command = [self.path("kube-apiserver"), "--version"]
+        """The version of kube-proxy, such as "1.36.2"."""
+        command = [self.path("kube-proxy"), "--version"]
         return subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()[-1].removeprefix("v")

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any, Self
 
@@ -87,6 +89,15 @@ class RealCluster:
     def start(self, command: list[str], **options: Any) -> subprocess.Popen[Any]:
         """Start a process beside the control plane: outside of all nodes, with routes to nodes and pods."""
         return self.fabric.popen(command, **options)
+
+    def kill(self, pod: str, namespace: str = "default") -> None:
+        """Kill the processes of a pod's container, as the kernel does when memory is short."""
+        query = "--output=jsonpath={.status.containerStatuses[0].containerID}"
+        container = self.kubectl("get", pod, query, f"--namespace={namespace}").rpartition("/")[2]
+        for process in Path("/proc").glob("[0-9]*"):
+            with suppress(OSError):
+                if container in (process / "cgroup").read_text():
+                    os.kill(int(process.name), signal.SIGKILL)
 
     def node(self, name: str) -> ClusterNode:
         """The node with this name."""

@@ -18,6 +18,7 @@ from tools.kubernetes.layout import PODS, PODS6
 KUBE_PROXY = Path(__file__).with_name("kube-proxy.yaml")
 CONFIG_MAP = CHECKOUT / "examples" / "deploy" / "kube-proxy.yaml"
 KUBE_SYSTEM = "--namespace=kube-system"
+AGENTS = "--selector=app.kubernetes.io/name=nftproxy"
 ROLLOUT = f"--timeout={PATIENCE:.0f}s"
 NOT_NFTPROXY = {"matchExpressions": [{"key": "proxy", "operator": "NotIn", "values": ["nftproxy"]}]}
 
@@ -63,12 +64,16 @@ def deploy_nftproxy(cluster: RealCluster) -> None:
 def switch(cluster: RealCluster, node: str) -> None:
     """Give a node the label, and wait until nftproxy is ready there."""
     cluster.kubectl("label", "node", node, "proxy=nftproxy")
+    await_agent(cluster, node)
+
+
+def await_agent(cluster: RealCluster, node: str) -> None:
+    """Wait until a node's only agent is ready."""
     ready = '{.items[*].status.conditions[?(@.type=="Ready")].status}'
     query = (KUBE_SYSTEM, "get", "pods", f"--field-selector=spec.nodeName={node}", f"--output=jsonpath={ready}")
-    selector = "--selector=app.kubernetes.io/name=nftproxy"
 
     def is_ready() -> bool:
-        return cluster.kubectl(*query, selector) == "True"
+        return cluster.kubectl(*query, AGENTS) == "True"
 
     wait_until(is_ready, lambda: cluster.kubectl(KUBE_SYSTEM, "get", "pods", "--output=wide"), patience=PATIENCE)
 

@@ -14,6 +14,7 @@ import msgspec
 
 from tools.kubernetes.binaries import END_TO_END
 from tools.kubernetes.cluster import RealCluster
+from tools.kubernetes.deployment import KUBE_SYSTEM, ROLLOUT
 from tools.kubernetes.results import SpecResult, merged, read
 
 SKIPS = Path(__file__).with_name("skips.toml")
@@ -24,8 +25,8 @@ def skips() -> dict[str, str]:
     return tomllib.loads(SKIPS.read_text())
 
 
-def run_tests(cluster: RealCluster, focuses: Sequence[str], labels: str, timeout: str) -> list[SpecResult]:
-    """Run the tests of sig-network that are asked for, and return their results.
+def run_tests(cluster: RealCluster, focuses: Sequence[str], labels: str, timeout: str) -> dict[str, list[SpecResult]]:
+    """Run the tests of sig-network that are asked for, and return their results by focus.
 
     Args:
         cluster: with a service proxy on each node.
@@ -33,6 +34,7 @@ def run_tests(cluster: RealCluster, focuses: Sequence[str], labels: str, timeout
         labels: a filter of Ginkgo labels beside.
         timeout: after it no further test begins, in the form of Go's durations.
     """
+    _be_known(cluster)
     reports = [cluster.directory / f"report-{number}.json" for number in range(len(focuses))]
     running = [
         _start(
@@ -42,7 +44,17 @@ def run_tests(cluster: RealCluster, focuses: Sequence[str], labels: str, timeout
     ]
     for process in running:
         process.wait()
-    return [result for report in reports for result in read(json.loads(report.read_text()), skips())]
+    return {
+        focus: list(read(json.loads(report.read_text()), skips(), focus))
+        for report, focus in zip(reports, focuses, strict=True)
+    }
+
+
+def _be_known(cluster: RealCluster) -> None:
+    """Give our agents the label by which the tests find kube-proxy's pods, to restart them."""
+    change = {"spec": {"template": {"metadata": {"labels": {"k8s-app": "kube-proxy"}}}}}
+    cluster.kubectl(KUBE_SYSTEM, "patch", "daemonset", "nftproxy", "--patch", json.dumps(change))
+    cluster.kubectl(KUBE_SYSTEM, "rollout", "status", "daemonset/nftproxy", ROLLOUT)
 
 
 def _start(cluster: RealCluster, report: Path, *arguments: str) -> subprocess.Popen[Any]:

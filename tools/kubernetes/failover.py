@@ -6,20 +6,16 @@ First with kube-proxy on all nodes, then with nftproxy, without failover and wit
 from __future__ import annotations
 
 import contextlib
-import os
-import signal
 import socket
 import time
 from collections.abc import Callable, Collection, Iterator
 from functools import partial
-from pathlib import Path
 
-from nftproxy.model.annotations import Failover, name_of
 from tests.support.background import repeating
 from tests.system.e2e.silent_town import Connections
-from tools.kubernetes.cluster import Manifest, RealCluster
+from tools.kubernetes.cluster import RealCluster
 from tools.kubernetes.deployment import ROLLOUT, clean_up, deploy_kube_proxy, deploy_nftproxy, switch
-from tools.kubernetes.workload import PORT, Workload, daemon_set
+from tools.kubernetes.workload import ALL_FAILOVER, PORT, Workload, deployment
 
 RATE, BATCH = 330, 0.02
 """New connections a second, and the seconds between the moments at which they begin."""
@@ -36,7 +32,7 @@ EVERY = 1.0
 REQUEST = b"GET /hostname HTTP/1.1\r\nHost: failover\r\n\r\n"
 HEADER = ("proxy, failover", "of the application", "connections", "failed", "late", "longest wait, s")
 KUBE_PROXY = "kube-proxy"
-VARIANTS = {"none": {}, "all": {name_of("failover"): ", ".join(each.value for each in Failover)}}
+VARIANTS = {"none": {}, "all": ALL_FAILOVER}
 """Annotations of the Service with nftproxy."""
 
 
@@ -75,7 +71,7 @@ def _variant(
     yield title, "a node cut off", *_connecting(cluster, lasting, partial(_stay_cut, cluster))
     cluster.nodes[-1].mend()
     lasting.await_service()
-    yield title, "a pod killed by SIGKILL", *_long(cluster, lasting, partial(_kill, cluster))
+    yield title, "a pod killed by SIGKILL", *_long(cluster, lasting, cluster.kill)
     lasting.await_service()
     yield title, "a node cut off, its pod deleted", *_long(cluster, lasting, partial(_cut, cluster))
     cluster.nodes[-1].mend()
@@ -160,27 +156,7 @@ def _is_over(client: socket.socket, request: bytes) -> bool:
         return True
 
 
-def _kill(cluster: RealCluster, pod: str) -> None:
-    """Kill the first process of a pod's container, as the kernel does when memory is short."""
-    status = cluster.kubectl("get", pod, "--output=jsonpath={.status.containerStatuses[0].containerID}")
-    container = status.rpartition("/")[2]
-    for process in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):
-            if container in (process / "cgroup").read_text():
-                os.kill(int(process.name), signal.SIGKILL)
-
-
 def _cut(cluster: RealCluster, pod: str) -> None:
     """Cut the last node off, and delete its pod, as an administrator does who knows that the node is dead."""
     cluster.nodes[-1].cut()
     cluster.kubectl("delete", pod, "--force", "--grace-period=0", "--wait=false")
-
-
-def deployment(name: str, replicas: int) -> Manifest:
-    """An application that ends at once when it is told to, with a pod on each node."""
-    made = daemon_set(name)
-    made["kind"] = "Deployment"
-    made["spec"] |= {"replicas": replicas, "strategy": {"rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0}}}
-    (container,) = made["spec"]["template"]["spec"]["containers"]
-    container["readinessProbe"]["periodSeconds"] = 1
-    return made

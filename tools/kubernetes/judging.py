@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -18,6 +19,10 @@ conntrack: {maxPerCore: 0, min: 0}
 """
 
 
+JUDGED = {"kube-proxy by our semantics": [], "kube-proxy and nftproxy on the same packets": ["--against"]}
+"""Options of the command, by what they try."""
+
+
 def judge(binaries: Binaries, directory: Path, *arguments: str) -> tuple[int, str]:
     """Run the suite with kube-proxy, and return its exit status and output.
 
@@ -32,3 +37,10 @@ def judge(binaries: Binaries, directory: Path, *arguments: str) -> tuple[int, st
     command = [sys.executable, "-m", "nftproxy", "conformance", "--proxy", proxy, "--config", str(configuration)]
     done = subprocess.run([*command, *arguments], check=False, stdout=subprocess.PIPE, text=True, cwd=CHECKOUT)
     return done.returncode, done.stdout
+
+
+def verdict(output: str) -> str:
+    """The line of the suite's output that counts features, and the features that fail."""
+    counts = re.search(r"^\d+ of \d+ features pass.*", output, re.MULTILINE)
+    failed = re.findall(r"^(\S.*?) {2,}FAIL", output, re.MULTILINE)
+    return "; ".join([counts[0] if counts else "no result", *(f"{name} fails" for name in failed)])

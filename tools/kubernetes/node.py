@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 from collections.abc import Sequence
 from contextlib import suppress
@@ -13,9 +14,11 @@ from typing import Any
 
 from nftproxy_conformance.lab import Namespace
 
+from nftproxy.kernel.others.processes import processes_called
 from nftproxy.trace.links import add_addresses, join
 from tests.support.waiting import wait_until
 from tools.kubernetes.binaries import Binaries
+from tools.kubernetes.control_plane import PATIENCE
 from tools.kubernetes.images import PAUSE
 from tools.kubernetes.layout import CONTROL, CONTROL6, DNS_SERVICE, NODES, NodePlace
 
@@ -96,6 +99,20 @@ class ClusterNode:
         """Bring it back."""
         self._fabric.ip(f"link set dev {self.place.link} up")
 
+    def restart_kubelet(self) -> None:
+        """Kill the kubelet, and wait until the next one is well."""
+        (old,) = self._kubelets()
+        os.kill(old, signal.SIGKILL)
+        wait_until(lambda: self._kubelets() not in ([], [old]) and self._kubelet_is_well(), self.log, patience=PATIENCE)
+
+    def _kubelets(self) -> list[int]:
+        """The kubelet's process, if it runs."""
+        return self.namespace.call(lambda: [each.number for each in processes_called("kubelet")])
+
+    def _kubelet_is_well(self) -> bool:
+        command = ["curl", "--silent", "http://127.0.0.1:10248/healthz"]
+        return str(self.namespace.popen(command, stdout=subprocess.PIPE, text=True).communicate()[0]) == "ok"
+
     def close(self) -> None:
         """End all of its processes, and remove its groups of processes."""
         if "guest" in vars(self):
@@ -137,7 +154,6 @@ class ClusterNode:
             "containerRuntimeEndpoint": "unix:///run/containerd/containerd.sock",
             "evictionHard": {"memory.available": "50Mi"},
             "imageGCHighThresholdPercent": 100,
-            "localStorageCapacityIsolation": False,
             "clusterDNS": [DNS_SERVICE],
             "clusterDomain": "cluster.local",
             "resolvConf": str(self.directory / "resolv.conf"),

@@ -32,5 +32,7 @@ done
 cat "$directory"/../images/*.names | while read -r image name; do
     ctr --namespace k8s.io images tag "$image" "$name" >>"$directory/images.log" 2>&1
 done
-"$kubelet" --config "$directory/kubelet.yaml" "$@" >>"$directory/kubelet.log" 2>&1 &
+while true; do  # as systemd restarts it
+    "$kubelet" --config "$directory/kubelet.yaml" "$@" >>"$directory/kubelet.log" 2>&1 || sleep 1
+done &
 wait  # and reap the processes whose parents have ended

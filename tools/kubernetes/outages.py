@@ -1,19 +1,28 @@
-"""An API server that is away, and an etcd restored from a backup."""
+"""Programs that restart, an etcd restored from a backup, and pods that are evicted, all under traffic."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
+from typing import NamedTuple
 
 from tests.support.waiting import wait_until
-from tools.kubernetes.cluster import RealCluster
+from tools.kubernetes.cluster import Manifest, RealCluster
 from tools.kubernetes.control_plane import PATIENCE
-from tools.kubernetes.workload import Workload, answer
+from tools.kubernetes.deployment import AGENTS, KUBE_SYSTEM, ROLLOUT, await_agent
+from tools.kubernetes.workload import ALL_FAILOVER, Workload, answer, deployment
 from tools.migration.switch import Account
 
 AWAY = 12.0
 """Seconds that the API server is away."""
+STORAGE = 5
+"""MiB that a pod may write before its kubelet evicts it."""
+STORAGE_LIMIT = {"ephemeral-storage": f"{STORAGE}Mi"}
+SLEEP = 8
+"""Seconds of the preStop pause of pods that are drained."""
+
+Steps = Iterator[tuple[str, Callable[[], object]]]
 
 
 def api_outage(cluster: RealCluster) -> Iterator[Account]:
@@ -42,7 +51,7 @@ def restored_etcd(cluster: RealCluster) -> Iterator[Account]:
     cluster.control.back_up(copy)
     lost = Workload(cluster, "not-in-the-backup", 6)
 
-    def steps() -> Iterator[tuple[str, Callable[[], object]]]:
+    def steps() -> Steps:
         yield "all Services", lost.await_service
         yield "etcd is restored", partial(cluster.control.restore, copy)
         yield "the lost Service is gone", partial(_await_end, lost)
@@ -56,4 +65,99 @@ def _await_end(workload: Workload) -> None:
     wait_until(lambda: not any(map(answer, workload.fronts())), partial(str, workload.name), patience=PATIENCE)
 
 
-OUTAGES = {"api": api_outage, "etcd": restored_etcd}
+def restarts(cluster: RealCluster) -> Iterator[Account]:
+    """Restart each node's kubelet, and its agent in two ways: by SIGKILL, and by a new pod."""
+    workload = Workload(cluster, "restarts", 30)
+
+    def steps() -> Steps:
+        for node in cluster.nodes:
+            yield f"{node.place.name}: the kubelet is killed", node.restart_kubelet
+            yield f"{node.place.name}: the agent is killed", partial(_kill_agent, cluster, node.place.name)
+            yield f"{node.place.name}: the agent's pod is deleted", partial(_replace_agent, cluster, node.place.name)
+        yield "a new Service is served", lambda: Workload(cluster, "after-restarts", 31).await_service()
+
+    yield workload.follow("restarts", steps())
+
+
+def _agent(cluster: RealCluster, node: str) -> str:
+    query = (KUBE_SYSTEM, "get", "pods", AGENTS, f"--field-selector=spec.nodeName={node}", "--output=name")
+    (pod,) = cluster.kubectl(*query).split()
+    return pod
+
+
+def _kill_agent(cluster: RealCluster, node: str) -> None:
+    """Kill a node's agent, and wait until its kubelet has started it again."""
+    pod = _agent(cluster, node)
+    query = (KUBE_SYSTEM, "get", pod, "--output=jsonpath={.status.containerStatuses[0].restartCount}")
+    before = cluster.kubectl(*query)
+    cluster.kill(pod, "kube-system")
+    wait_until(lambda: cluster.kubectl(*query) != before, partial(str, pod), patience=PATIENCE)
+    await_agent(cluster, node)
+
+
+def _replace_agent(cluster: RealCluster, node: str) -> None:
+    cluster.kubectl(KUBE_SYSTEM, "delete", _agent(cluster, node))
+    await_agent(cluster, node)
+
+
+def eviction(cluster: RealCluster) -> Iterator[Account]:
+    """Let a kubelet evict a pod that writes too much.
+
+    The pod is killed a second after the kubelet has told it to end, and serves until then.
+    """
+    workload = _deployed(cluster, 32, deployment("evicted", len(cluster.nodes), STORAGE_LIMIT, linger=1), ALL_FAILOVER)
+    yield workload.follow("a kubelet's eviction", [("a pod is evicted", partial(_overfill, cluster))], kept=0)
+
+
+def drains(cluster: RealCluster) -> Iterator[Account]:
+    """Drain each node through the eviction API.  Pods have a preStop pause, and their Service has no annotation."""
+    workload = _deployed(cluster, 33, deployment("drained", len(cluster.nodes), sleep=SLEEP), {})
+    yield workload.follow("the eviction API", _drains(cluster), kept=0)
+
+
+def _deployed(cluster: RealCluster, number: int, made: Manifest, annotations: dict[str, str]) -> Workload:
+    name = made["metadata"]["name"]
+    cluster.apply(made)
+    cluster.kubectl("rollout", "status", f"deployment/{name}", ROLLOUT)
+    return Workload(cluster, name, number, annotations, pods=name)
+
+
+def _overfill(cluster: RealCluster) -> None:
+    """Let a pod of the last node write more than its limit, and wait until it is evicted and replaced."""
+    node = cluster.nodes[-1].place.name
+    query = ("get", "pods", "--selector=app=evicted", f"--field-selector=spec.nodeName={node}", "--output=name")
+    pod, *_ = cluster.kubectl(*query).split()
+    cluster.kubectl("exec", pod, "--", "dd", "if=/dev/zero", "of=/big", "bs=1M", f"count={4 * STORAGE}")
+    told = f"--field-selector=reason=Evicted,involvedObject.name={pod.removeprefix('pod/')}"
+    events = partial(cluster.kubectl, "get", "events", told, "--output=name")
+    wait_until(lambda: events() != "", partial(cluster.kubectl, "describe", pod), patience=PATIENCE)
+    cluster.kubectl("wait", "--for=jsonpath={.status.containerStatuses[0].state.terminated}", pod, ROLLOUT)
+    cluster.kubectl("rollout", "status", "deployment/evicted", ROLLOUT)
+
+
+def _drains(cluster: RealCluster) -> Steps:
+    """Drain one node after the other, and let pods return."""
+    for node in (each.place.name for each in cluster.nodes):
+        yield f"{node} is drained", partial(_drain, cluster, node)
+        yield f"{node} is back", partial(cluster.kubectl, "uncordon", node)
+
+
+def _drain(cluster: RealCluster, node: str) -> None:
+    cluster.kubectl("drain", node, "--pod-selector=app=drained", ROLLOUT)
+    cluster.kubectl("rollout", "status", "deployment/drained", ROLLOUT)
+
+
+class Outage(NamedTuple):
+    """What happens to the cluster, in words, and the function that does it."""
+
+    title: str
+    run: Callable[[RealCluster], Iterator[Account]]
+
+
+OUTAGES = {
+    "api": Outage("an outage of the API server", api_outage),
+    "etcd": Outage("a restored etcd", restored_etcd),
+    "restarts": Outage("restarts of each kubelet and agent", restarts),
+    "eviction": Outage("a pod that its kubelet evicts", eviction),
+    "drains": Outage("a drain of each node", drains),
+}

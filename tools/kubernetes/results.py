@@ -29,12 +29,13 @@ class SpecResult(NamedTuple):
     """Why it failed, or was not run, in a line; else "". """
 
 
-def read(report: Iterable[Mapping[str, Any]], skips: Mapping[str, str]) -> Iterator[SpecResult]:
+def read(report: Iterable[Mapping[str, Any]], skips: Mapping[str, str], focus: str = "") -> Iterator[SpecResult]:
     """The results of sig-network's tests that ran, or that the skip list names.
 
     Args:
         report: Ginkgo's JSON report, decoded.
         skips: reasons, by a regular expression for the full names of the tests.
+        focus: a regular expression for the full names of the tests that were asked for.
     """
     for suite in report:
         for spec in suite["SpecReports"] or []:
@@ -45,6 +46,7 @@ def read(report: Iterable[Mapping[str, Any]], skips: Mapping[str, str]) -> Itera
             if (
                 spec["LeafNodeType"] == WHAT_HAS_A_NAME
                 and texts[0].startswith("[sig-network]")
+                and re.search(focus, full)
                 and (spec["State"] != "skipped" or reason)
             ):
                 yield _result(texts, spec, reason)
@@ -64,6 +66,21 @@ def merged(earlier: Iterable[SpecResult], later: Iterable[SpecResult]) -> list[S
         if each.state != NOT_RUN or (each.group, each.name) not in found:
             found[each.group, each.name] = each
     return sorted(found.values())
+
+
+def summary(results: Iterable[SpecResult]) -> str:
+    """The number of tests by state in a line, each that failed, and why tests were not run."""
+    given = sorted(results)
+    counts = Counter(each.state for each in given)
+    failed = [each.name for each in given if each.state == FAILED]
+    reasons = Counter(each.reason for each in given if each.state == NOT_RUN)
+    return "; ".join(
+        [
+            f"{counts[PASSED]} passed",
+            *([f"{len(failed)} failed ({', '.join(failed)})"] if failed else []),
+            *(f"{number} not run ({reason})" for reason, number in sorted(reasons.items())),
+        ]
+    )
 
 
 def table(results: Iterable[SpecResult]) -> str:

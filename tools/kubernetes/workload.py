@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from ipaddress import IPv4Address
 
+from nftproxy.model.annotations import Failover, name_of
 from tests.support import objects
 from tests.support.waiting import wait_until
 from tools.kubernetes.cluster import Manifest, RealCluster
@@ -23,6 +24,8 @@ TRIES = 200
 """Questions of each client after each step, at the least."""
 KEPT = 10
 """Connections that each client keeps."""
+ALL_FAILOVER = {name_of("failover"): ", ".join(each.value for each in Failover)}
+"""The annotation of a Service with every failover."""
 
 
 class Workload:
@@ -75,11 +78,17 @@ class Workload:
         met.add(answer(front))
         return len(met - {""}) == len(self._cluster.nodes)
 
-    def follow(self, name: str, steps: Iterable[tuple[str, Callable[[], object]]]) -> Account:
-        """Take steps while clients connect all the time, and return the fate of their connections."""
+    def follow(self, name: str, steps: Iterable[tuple[str, Callable[[], object]]], kept: int = KEPT) -> Account:
+        """Take steps while clients connect all the time, and return the fate of their connections.
+
+        Args:
+            name: of the account.
+            steps: names, and actions.
+            kept: connections that each client keeps: none if pods end, with which they end too.
+        """
         self.await_service()
         done = []
-        with asking(self.fronts(), KEPT) as clients:
+        with asking(self.fronts(), kept) as clients:
             for text, action in steps:
                 began = time.monotonic()
                 action()
@@ -118,3 +127,29 @@ def daemon_set(name: str) -> Manifest:
     spec = {"selector": {"matchLabels": labels}, "template": template}
     metadata = {"name": name, "namespace": "default"}
     return {"apiVersion": "apps/v1", "kind": "DaemonSet", "metadata": metadata, "spec": spec}
+
+
+def deployment(
+    name: str, replicas: int, limits: dict[str, str] | None = None, *, sleep: int = 0, linger: int = 0
+) -> Manifest:
+    """An application that ends as soon as it is told to, unless it has a pause.
+
+    Args:
+        name: its name, and its pods' label.
+        replicas: the number of pods.
+        limits: of each container.
+        sleep: seconds of a preStop pause.
+        linger: seconds for which it serves after SIGTERM.
+    """
+    made = daemon_set(name)
+    made["kind"] = "Deployment"
+    made["spec"] |= {"replicas": replicas, "strategy": {"rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0}}}
+    pod = made["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+    container["readinessProbe"]["periodSeconds"] = 1
+    container["resources"] = {"limits": limits or {}}
+    container["args"].append(f"--delay-shutdown={linger}")
+    if sleep:
+        pod["terminationGracePeriodSeconds"] += sleep
+        container["lifecycle"] = {"preStop": {"sleep": {"seconds": sleep}}}
+    return made
