@@ -236,7 +236,7 @@ def failover(given: ClusterRun, rollouts: int, variants: tuple[str, ...]) -> Non
 @click.option(
     "--focus",
     multiple=True,
-    default=[r"\[sig-network\]"],
+    default=["sig-network"],
     show_default=True,
     help="A regular expression for names.  Repeatable: tests of each run at the same time.",
 )
@@ -251,7 +251,8 @@ def tests(given: ClusterRun, focus: tuple[str, ...], labels: str, timeout: str, 
     found = [each for each_focus in by_focus.values() for each in each_focus]
     click.echo(table(keep(found, results) if results else found))
     for each, those in by_focus.items():
-        given.note(f"tests of sig-network, {each}", f"tests --focus {shlex.quote(each)}", summary(those))
+        column = "tests of sig-network, " + each.removeprefix("sig-network").removeprefix(".*")
+        given.note(column.removesuffix(", "), f"tests --focus {shlex.quote(each)}", summary(those))
     given.is_well &= all(each.state != FAILED for each in found)
 
 
