@@ -204,6 +204,8 @@ def _is_closed(state: ClusterState, service: Service, family: Family) -> Callabl
 
 def lost_claims(state: ClusterState, config: Config, family: Family, service: Service) -> list[LostClaim]:
     """The claims of a Service in a family that it does not get."""
+    if not of_family(service.cluster_ips, family):
+        return []
     is_closed = _is_closed(state, service, family)
     lost = [
         LostClaim(service.key, port.name, claimed.claim, str(claimed.claim), claimed.denial or Denial.CLOSED)
@@ -211,7 +213,7 @@ def lost_claims(state: ClusterState, config: Config, family: Family, service: Se
         for claimed in fronts
         if claimed.denial or is_closed(claimed)
     ]
-    check = health_check_port(state, service) if of_family(service.cluster_ips, family) else None
+    check = health_check_port(state, service)
     if check and check.denial:
         what = f"health-check node port {check.claim.port}"
         lost.append(LostClaim(service.key, "", check.claim, what, check.denial))
