@@ -392,9 +392,10 @@ def test_an_account_is_told_in_words() -> None:
     """Lost connections are told among all, and kept ones that ended if there are any."""
     tries = (Try(1.0, 0.1, True, ""), Try(1.1, 0.1, True, "ECONNRESET"), Try(1.2, 0.1, False, ""))
     account = Account("a", (Step("one", 1.0, 2.0),), tries)
-    assert fate([account]) == "1 of 2 connections lost"
+    assert fate([account]) == "1 of 2 connections lost (1 ECONNRESET)"
+    assert fate([account._replace(tries=tries[:1])]) == "0 of 1 connections lost"
     broken = account._replace(tries=(*tries, Try(1.3, 0.1, False, "EPIPE")))
-    assert fate([account, broken]) == "2 of 4 connections lost, 1 kept ones ended"
+    assert fate([account, broken]) == "2 of 4 connections lost (2 ECONNRESET), 1 kept ones ended"
 
 
 def test_a_later_run_counts() -> None:

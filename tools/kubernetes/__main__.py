@@ -28,7 +28,7 @@ from tools.kubernetes.failover import HEADER, KUBE_PROXY, VARIANTS, failovers
 from tools.kubernetes.judging import JUDGED, judge, verdict
 from tools.kubernetes.migration import migrate
 from tools.kubernetes.outages import OUTAGES
-from tools.kubernetes.recording import DEFAULT_SIZE, fate, note
+from tools.kubernetes.recording import DEFAULT_SIZE, fate, faults, note
 from tools.kubernetes.results import FAILED, summary, table
 from tools.kubernetes.scale import HEADER as SCALE_HEADER
 from tools.kubernetes.scale import compare
@@ -262,7 +262,7 @@ def tests(given: ClusterRun, focus: tuple[str, ...], labels: str, timeout: str, 
 def outages(given: ClusterRun, only: tuple[str, ...]) -> None:
     """Stop, restore and restart programs of the cluster, and let pods be evicted, under traffic."""
     for name in only:
-        result = show(given, OUTAGES[name].run(given.cluster))
+        result = show(given, OUTAGES[name].run(given.cluster), OUTAGES[name].excused)
         given.note(OUTAGES[name].title, f"outages --only {name}", result)
 
 
@@ -281,8 +281,11 @@ def take_bare(given: ClusterRun, step: str) -> RealCluster:
     return given.bare
 
 
-def show(given: ClusterRun, accounts: Iterable[Account]) -> str:
-    """Print the fate of the connections of each step, and return all of it in words."""
+def show(given: ClusterRun, accounts: Iterable[Account], excused: frozenset[str] = frozenset()) -> str:
+    """Print the fate of the connections of each step, and return all of it in words.
+
+    Connections may be lost by faults that are `excused`.
+    """
     shown = []
     for account in accounts:
         shown.append(account)
@@ -291,7 +294,7 @@ def show(given: ClusterRun, accounts: Iterable[Account]) -> str:
         rows = list(account.rows())
         cells = [(row.step, f"{row.seconds:.1f}", *counts(row)) for row in rows]
         click.echo(markdown((account.shape, "s", *COUNTS), cells))
-        given.is_well &= not any(row.new_lost or row.ended for row in rows)
+        given.is_well &= faults([account]).keys() <= excused and not any(row.ended for row in rows)
     return fate(shown)
 
 

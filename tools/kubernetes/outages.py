@@ -103,7 +103,8 @@ def _replace_agent(cluster: RealCluster, node: str) -> None:
 def eviction(cluster: RealCluster) -> Iterator[Account]:
     """Let a kubelet evict a pod that writes too much.
 
-    The pod is killed a second after the kubelet has told it to end, and serves until then.
+    The API learns of it once the pod has ended, a second after SIGTERM.  So connections that the pod has accepted are
+    reset, with any proxy.
     """
     workload = _deployed(cluster, 32, deployment("evicted", len(cluster.nodes), STORAGE_LIMIT, linger=1), ALL_FAILOVER)
     yield workload.follow("a kubelet's eviction", [("a pod is evicted", partial(_overfill, cluster))], kept=0)
@@ -148,16 +149,17 @@ def _drain(cluster: RealCluster, node: str) -> None:
 
 
 class Outage(NamedTuple):
-    """What happens to the cluster, in words, and the function that does it."""
+    """What happens to the cluster, in words, the function that does it, and faults that no proxy can avoid."""
 
     title: str
     run: Callable[[RealCluster], Iterator[Account]]
+    excused: frozenset[str] = frozenset()
 
 
 OUTAGES = {
     "api": Outage("an outage of the API server", api_outage),
     "etcd": Outage("a restored etcd", restored_etcd),
     "restarts": Outage("restarts of each kubelet and agent", restarts),
-    "eviction": Outage("a pod that its kubelet evicts", eviction),
+    "eviction": Outage("a pod that its kubelet evicts, with failover", eviction, frozenset({"ECONNRESET"})),
     "drains": Outage("a drain of each node", drains),
 }

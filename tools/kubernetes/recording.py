@@ -5,7 +5,8 @@ from __future__ import annotations
 import datetime
 import platform
 import re
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Sequence
 
 from tools.kubernetes.binaries import Binaries
 from tools.migration.switch import Account
@@ -41,8 +42,15 @@ def note(binaries: Binaries, column: str, step: str, result: str, size: tuple[in
     )
 
 
-def fate(accounts: Iterable[Account]) -> str:
+def fate(accounts: Sequence[Account]) -> str:
     """The fate of the connections of some accounts, in words."""
     rows = [row for account in accounts for row in account.rows()]
     lost, new, ended = (sum(each) for each in zip(*((row.new_lost, row.new, row.ended) for row in rows), strict=True))
-    return f"{lost} of {new:,} connections lost" + (f", {ended} kept ones ended" if ended else "")
+    why = ", ".join(f"{number} {fault}" for fault, number in sorted(faults(accounts).items()))
+    told = f"{lost} of {new:,} connections lost" + (f" ({why})" if lost else "")
+    return told + (f", {ended} kept ones ended" if ended else "")
+
+
+def faults(accounts: Sequence[Account]) -> Counter[str]:
+    """The number of new connections that were lost, by their fault."""
+    return Counter(each.fault for account in accounts for each in account.tries if each.is_new and each.fault)
