@@ -46,6 +46,7 @@ SHARED: tuple[Row[Rig], ...] = (
     Row("new counts", (HUNDRED, TEN_THOUSAND, FORTY_THOUSAND), loads.measure_new_counts),
     Row("large", (TEN_THOUSAND,), loads.measure_large),
     Row("burst", (TEN_THOUSAND,), loads.measure_burst),
+    Row("rollout", (TEN_THOUSAND,), loads.measure_rollout),
     Row("sustained", (TEN_THOUSAND,), loads.measure_sustained),
     Row("soak", (TEN_THOUSAND,), loads.measure_soak),
 )

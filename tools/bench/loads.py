@@ -6,7 +6,7 @@ import ipaddress
 import itertools
 import random
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from tools.bench import changes, cluster
@@ -18,6 +18,7 @@ from tools.bench.rig import Rig
 
 FIRST_OF_COUNT = "first Service with so many endpoints"
 LARGE, PER_SLICE = 1_000, 100  # endpoints: the EndpointSlice controller's --max-endpoints-per-slice
+ROLLED, AT_ONCE = 20, 100  # endpoints of a rollout, and Services that are rolled out together
 AFTER = 3.0  # seconds that the last change of many takes at the most, on a machine without much else to do
 PATIENCE = 60.0  # seconds until a change that hasn't come is lost
 LEAD = 0.1  # seconds by which a commit may be heard of before the answer to its write: the listener waits for nobody
@@ -93,9 +94,14 @@ def _write_many(rig: Rig, count: int, rate: float) -> list[Written]:
     newcomers = [rig.fresh_pod() for _ in range(count)]
     services = (number % rig.size.services for number in range(count))
     made = [changes.replacement(rig.size, *each) for each in zip(services, newcomers, strict=True)]
+    return _write(rig, list(zip(made, newcomers, strict=True)), rate)
+
+
+def _write(rig: Rig, made: Iterable[tuple[Change, Pod]], rate: float) -> list[Written]:
+    """Write changes, so many in a second, each of which brings a pod that no Service has had."""
     written = []
     began = time.monotonic()
-    for number, (change, newcomer) in enumerate(zip(made, newcomers, strict=True)):
+    for number, (change, newcomer) in enumerate(made):
         time.sleep(max(0.0, began + number / rate - time.monotonic()))
         answered = rig.write(change.method, change.path, change.body)
         written.append(Written(answered, ipaddress.ip_address(newcomer.address).packed))
@@ -128,6 +134,27 @@ def measure_burst(rig: Rig, figures: Figures) -> None:
     last = written[-1].answered
     figures["burst/writing"] = last - written[0].answered
     figures["burst/after the last"] = max(time_ for _, time_ in arrived) - last
+
+
+def measure_rollout(rig: Rig, figures: Figures) -> None:
+    """A hundred Services at once exchange 20 endpoints each, as near to one second as the API server takes them."""
+    with rig.listener() as listener:
+        before = rig.agent.cpu
+        written = _write(rig, list(_rolled(rig)), rate=ROLLED * AT_ONCE)
+        arrived = _arrivals(listener, written)
+        figures["rollout/cpu"] = (rig.agent.cpu - before) / len(written)
+    figures["rollout/writing"] = written[-1].answered - written[0].answered
+    note(figures, "rollout", (time_ - each.answered for each, time_ in arrived))
+
+
+def _rolled(rig: Rig) -> Iterator[tuple[Change, Pod]]:
+    """Each change with its new pod.  A pod stays for the next changes of its Service, so that a commit names it."""
+    size = rig.size
+    pods = [[*cluster.pods(size, each), *(rig.fresh_pod() for _ in range(ROLLED))] for each in range(AT_ONCE)]
+    for step in range(1, ROLLED + 1):
+        for service, its in enumerate(pods):
+            endpoints = its[step : step + size.endpoints]
+            yield changes.put(changes.REPLACED, service, endpoints, endpoints[-1]), endpoints[-1]
 
 
 def measure_sustained(rig: Rig, figures: Figures, seconds: int = 60, rate: int = 200) -> None:

@@ -83,6 +83,10 @@ def _growth(figures: Figures) -> str:
 
 
 LOADS: tuple[tuple[str, tuple[tuple[str, Unit], ...]], ...] = (
+    (
+        "100 Services at once exchange 20 endpoints each: writing them; p99; CPU of a change",
+        (("rollout/writing", SECONDS), ("rollout/p99", MILLISECONDS), ("rollout/cpu", MILLISECONDS)),
+    ),
     ("200 changes a second for a minute: cores; p99", (("sustained/cores", COUNT), ("sustained/p99", MILLISECONDS))),
     (
         "a restart over existing rules: until complete; connections lost; of",
