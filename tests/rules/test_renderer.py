@@ -126,7 +126,7 @@ def test_blank_lines_and_comments_are_no_statements(text: str) -> None:
         ("table ip nftproxy {\n", "rendered text", "a table block that is not closed"),
         ("table ip nftproxy {\n  set s {\n", "rendered text", "a declaration that is not closed"),
         ("}\n", "rendered line 1", "}"),
-        (f"add element {TABLE} keyless {{  : drop }}\n", "rendered line 1", f"add element {TABLE} keyless {{  : drop }}"),
+        (f"add element {TABLE} k {{  : drop }}\n", "rendered line 1", f"add element {TABLE} k {{  : drop }}"),
         ("x" * 300, "rendered line 1", "x" * 200),
     ],
 )
