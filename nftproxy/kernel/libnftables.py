@@ -21,6 +21,7 @@ import contextlib
 import errno
 import logging
 import os
+import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
@@ -188,7 +189,8 @@ class Kernel:
         self._ahead = ReadAhead()
 
     def __del__(self) -> None:
-        if self._session is not None:
+        # At the interpreter's end the session's thread runs no more, so waiting for it would last forever.
+        if self._session is not None and not sys.is_finalizing():
             self._session.close()
 
     def prepare(self) -> None:

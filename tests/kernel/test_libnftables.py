@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import os
 import re
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable
@@ -31,6 +32,7 @@ from nftproxy.rules.transaction import (
 from tests.conftest import NOBODY, Run
 from tests.kernel.ruleset import execute, listing
 from tests.support.factories import IPV4, IPV6
+from tests.support.waiting import PATIENCE
 
 SERVICES = Declaration(NftKind.MAP, "services", ("type ipv4_addr . inet_proto . inet_service : verdict",))
 CLUSTER_IPS = Declaration(NftKind.SET, "cluster-ips", ("type ipv4_addr",))
@@ -536,3 +538,16 @@ def test_clients_are_counted() -> None:
         f"add element ip nftproxy clients {{ {elements} }}",
     )
     assert Kernel().client_counts(IPV4) in ({"clients": 5}, {})  # Linux 6.1 doesn't tell
+
+
+def test_a_program_ends_with_a_session_that_nobody_closed() -> None:
+    """A program ends, too, if the interpreter's last garbage collection finds a kernel.  No thread runs then."""
+    code = """
+from nftproxy.kernel.libnftables import Kernel
+from nftproxy.model.addresses import Family
+kernel = Kernel()
+kernel.prepare()
+kernel.read_back(Family.IPV4)
+kernel.itself = kernel
+"""
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=PATIENCE)
