@@ -111,8 +111,16 @@ class Town:
         return done.stdout
 
     def answering(self, address: str) -> set[str]:
-        """The pods that answer 16 connections to an address.  If two pods get equal shares, both appear."""
-        return {self.client.ask(address, PORT, timeout=10).name for _ in range(16)}
+        """The pods that answer 16 connections to an address, and "refused", as while the agent has no rules for it.
+
+        If two pods get equal shares, both appear.
+        """
+        return {self._answer(address) for _ in range(16)}
+
+    def _answer(self, address: str) -> str:
+        with contextlib.suppress(ConnectionRefusedError):
+            return self.client.ask(address, PORT, timeout=10).name
+        return "refused"
 
 
 class Connections:
