@@ -21,7 +21,7 @@ from nftproxy.model.errors import Unavailable
 
 SIOCGIFFLAGS, IFF_RUNNING = 0x8913, 0x40  # linux/sockios.h, linux/if.h
 RTF_LOCAL = 0x80000000  # linux/ipv6_route.h
-PATIENCE = 5.0  # seconds
+PATIENCE = 60.0  # seconds: the kernel's own work waits for a lock that all namespaces share
 
 
 def join(
