@@ -76,7 +76,7 @@ def transfer(flow: Flow, hop: Hop, seconds: int) -> float:
 
 
 def _forwarded() -> int:
-    """The packets of IPv4 and IPv6 that this namespace has forwarded.  Those of a flowtable don't count."""
+    """The packets of IPv4 and IPv6 that this namespace has forwarded.  Packets in a flowtable don't count."""
     names, values = (
         line.split() for line in Path("/proc/thread-self/net/snmp").read_text().splitlines() if line.startswith("Ip:")
     )

@@ -20,7 +20,7 @@ conntrack: {maxPerCore: 0, min: 0}
 
 
 JUDGED = {"kube-proxy by our semantics": [], "kube-proxy and nftproxy on the same packets": ["--against"]}
-"""Options of the command, by what they try."""
+"""The command's options for each trial, by the name of the trial."""
 
 
 def judge(binaries: Binaries, directory: Path, *arguments: str) -> tuple[int, str]:
