@@ -113,14 +113,15 @@ def _has_elements(declaration: Declaration) -> bool:
     return declaration.kind is not NftKind.CHAIN
 
 
-def _owners(generation: Generation) -> dict[str, dict[Element, list[Owner]]]:
-    """The owners of each element, by container, in the order of the owners.  Entries of declarations have no owner."""
-    containers: dict[str, dict[Element, list[Owner]]] = {}
+def _owners(generation: Generation) -> dict[str, dict[Element, list[str]]]:
+    """The owners of each element, by container, in their order, as text.  Entries of declarations have no owner."""
+    containers: dict[str, dict[Element, list[str]]] = {}
     for entry in _entries(generation):
         containers.setdefault(entry.container, {})[entry] = []
     for owner, block in sorted(generation.blocks.items(), key=lambda item: _owner_order(item[0])):
+        name = printable(str(owner))
         for element in block.elements:
-            containers.setdefault(element.container, {}).setdefault(element, []).append(owner)
+            containers.setdefault(element.container, {}).setdefault(element, []).append(name)
     return containers
 
 
@@ -136,15 +137,17 @@ def _owner_order(owner: Owner) -> tuple[str, ...]:
     return ()
 
 
-def _owner_text(owners: Sequence[Owner]) -> str:
+def _owner_text(owners: Sequence[str]) -> str:
     """The Service ports of an element: the first three, and how many more."""
-    names = list(dict.fromkeys(printable(str(owner)) for owner in owners))
+    if len(owners) == 1:
+        return owners[0]
+    names = list(dict.fromkeys(owners))
     return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
 
 
 def _declarations(
     declarations: Iterable[Declaration],
-    owners: Mapping[str, Mapping[Element, Sequence[Owner]]],
+    owners: Mapping[str, Mapping[Element, Sequence[str]]],
     said: set[tuple[str, ...]],
 ) -> Iterator[str]:
     """Declarations with their elements, without comments that are in `said` already."""
@@ -159,7 +162,7 @@ def _declarations(
         yield "  }\n"
 
 
-def _elements(elements: Mapping[Element, Sequence[Owner]]) -> Iterator[str]:
+def _elements(elements: Mapping[Element, Sequence[str]]) -> Iterator[str]:
     """The elements of a set or map.  Elements of the node itself and shared elements name no owner."""
     if elements:
         yield "    elements = {\n"
