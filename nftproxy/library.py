@@ -27,6 +27,7 @@ from nftproxy.explanation.listing import review
 from nftproxy.explanation.question import Question, Source, To, parse_source, parse_to
 from nftproxy.model.addresses import Family
 from nftproxy.model.errors import Problem
+from nftproxy.model.mapping import Mapper, one_by_one
 from nftproxy.model.objects import Ignored
 from nftproxy.model.pods import Pods
 from nftproxy.model.settings import Capabilities, Config, Settings
@@ -87,6 +88,7 @@ class Cluster:
         families: the IP families of the rules.
         capabilities: the capabilities of the node's nft, by default those of nft 1.1.
         templates: the templates of the rules, from `renderer`, by default nftproxy's own.
+        each: compiles groups of Services, perhaps in other processes.
 
     Raises:
         BadInput: the configuration is wrong.
@@ -102,12 +104,13 @@ class Cluster:
         families: Iterable[Family] = Family,
         capabilities: Capabilities = Capabilities(),  # noqa: B008  # a value
         templates: Renderer | None = None,
+        each: Mapper = one_by_one,
     ) -> None:
         settings = Settings(configuration(config), capabilities)
         kinds = kinds_for(settings.config.service_proxy_name)
         self.manifests = objects if isinstance(objects, Manifests) else parsed(objects, kinds)
         self.pipeline = Pipeline(node, settings, templates or renderer(), families)
-        self.pipeline.ingest(self.manifests.listing())
+        self.pipeline.fill(self.manifests.listing(), each)
 
     def render(self) -> Rendered:
         """Return the rules of the node."""

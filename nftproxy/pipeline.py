@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection, Generator, Iterable, Iterator,
 
 from nftproxy.model.addresses import Family
 from nftproxy.model.events import Event
+from nftproxy.model.mapping import Mapper, chunks, one_by_one
 from nftproxy.model.objects import ObjectKey
 from nftproxy.model.settings import Settings
 from nftproxy.model.stages import Stage
@@ -105,6 +106,23 @@ class Pipeline:
     def ingest(self, events: Iterable[Event]) -> Transaction:
         """Take events in.  Return the transaction for the kernel, for all families, empty if no rule changes."""
         return join(finish(self.ingest_in_steps(events)).values())
+
+    def fill(self, events: Iterable[Event], each: Mapper = one_by_one) -> None:
+        """Ingest the first Services, for rules that no kernel gets.  `each` may compile them in other processes."""
+        self._invalid.merge(finish(self.state.ingest_in_steps(events)))
+        services = self._invalid_services()
+        self._put_skeletons()
+        for blocks in each(self._blocks_of, chunks(services, STEP)):
+            for family, generation in self.generations.items():
+                generation.replace_blocks(blocks[family])
+        self._refresh_derived(services)
+
+    def _blocks_of(self, services: Sequence[ObjectKey]) -> dict[Family, dict[Owner, Block]]:
+        blocks: dict[Family, dict[Owner, Block]] = {family: {} for family in self.generations}
+        for family, found in blocks.items():
+            for _ in self._compile(family, services, found, None):
+                pass
+        return blocks
 
     def has_services(self, family: Family) -> bool:
         """Whether any Service has a block in a family's generation."""

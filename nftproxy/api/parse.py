@@ -25,6 +25,7 @@ from nftproxy.api.kinds import KINDS, ObjectKind
 from nftproxy.api.validate import is_label
 from nftproxy.model.codes import Code
 from nftproxy.model.errors import Problem
+from nftproxy.model.mapping import Mapper, chunks, one_by_one
 from nftproxy.model.objects import ClusterObject, EndpointSlice, Ignored, ObjectKey, Service
 from nftproxy.model.texts import intern_text
 
@@ -34,6 +35,9 @@ Outcome = ClusterObject | Ignored | None
 Json = bytes | msgspec.Raw
 
 T = TypeVar("T")
+
+TOGETHER = 250
+"""Items of a list that are parsed together."""
 
 MOST_FAULTS, LONGEST_FAULT = 5, 300
 """Faults that an object keeps, and characters of each: an object may have as many faults as it has parts."""
@@ -186,27 +190,37 @@ def objects_in(document: object) -> Iterator[Mapping[str, Any]]:
             yield from objects_in(defaults | item)
 
 
+Parsed = tuple[list[ClusterObject | Ignored], list[Problem]]
+"""Objects, and the problems in them."""
+
+
 def parse_manifest_json(
-    data: Json, source: str, problems: list[Problem], *, kinds: Mapping[str, ObjectKind] = KINDS
-) -> list[ClusterObject | Ignored]:
-    """Parse the JSON text of a document, as `parse_manifest` does.
+    data: Json, source: str, *, kinds: Mapping[str, ObjectKind] = KINDS, each: Mapper = one_by_one
+) -> Iterable[Parsed]:
+    """Parse the JSON text of a document in parts, as `parse_manifest` does.
 
     Raises:
         ValueError: it is not a single JSON text.
     """
+    problems: list[Problem] = []
     try:
         head = _decode(data, _Items)
     except msgspec.ValidationError:
-        return parse_manifest(_decode(data, object), source, problems, kinds=kinds)
+        return [(parse_manifest(_decode(data, object), source, problems, kinds=kinds), problems)]
     name = head.kind or ""
     if name not in _LISTS:
-        return _present([parse_json(data, source, problems, kinds=kinds)])
+        return [(_present([parse_json(data, source, problems, kinds=kinds)]), problems)]
     report = _reporter(source, "", problems)
     kind = _kind_of(_LISTS[name], head.api_version, kinds, report) if _LISTS[name] else None
     if kind is None and _LISTS[name]:
-        return []
-    parse = partial(parse_json, source=source, problems=problems, kind=kind, kinds=kinds)
-    return _present(parse(item, place=f"items[{index}]") for index, item in enumerate(head.items or ()))
+        return [([], problems)]
+
+    def parse(items: Sequence[tuple[int, msgspec.Raw]]) -> Parsed:
+        found: list[Problem] = []
+        parse_item = partial(parse_json, source=source, problems=found, kind=kind, kinds=kinds)
+        return _present(parse_item(item, place=f"items[{index}]") for index, item in items), found
+
+    return each(parse, chunks(list(enumerate(head.items or ())), TOGETHER))
 
 
 def parse_key(raw: Json, kind: ObjectKind) -> ObjectKey | str | None:

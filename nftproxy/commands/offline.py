@@ -10,6 +10,7 @@ import click
 from click.core import ParameterSource
 
 from nftproxy.api.kinds import kinds_for
+from nftproxy.commands.in_two import in_two
 from nftproxy.commands.options import CONFIG, TEMPLATES, configuration, options
 from nftproxy.kernel.capabilities import probe
 from nftproxy.library import Cluster, renderer
@@ -80,6 +81,7 @@ def offline_cluster(
         families=[Family(family)] if family else list(Family),
         capabilities=AFFINITY_MODES.get(ipv6_affinity) or probe().capabilities,
         templates=renderer(templates),
+        each=in_two,
     )
 
 
@@ -89,7 +91,7 @@ def loaded(paths: Sequence[Path], config: Config, strict: bool) -> Manifests:
     Raises:
         BadInput: there is a fault, and `strict` is set.
     """
-    manifests = load(paths, kinds_for(config.service_proxy_name))
+    manifests = load(paths, kinds_for(config.service_proxy_name), in_two)
     _report(manifests.problems, strict)
     return manifests
 

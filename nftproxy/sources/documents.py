@@ -99,12 +99,19 @@ _DOCUMENT_START = re.compile(r"^---(?=\s|\Z)", re.MULTILINE)
 
 def yaml_documents(text: str) -> Iterator[Document]:
     """Yield the documents of YAML text.  Text before the first "---" is a document too, unless it is empty."""
+    return itertools.chain.from_iterable(yaml_pieces(text))
+
+
+def yaml_pieces(text: str) -> list[Iterator[Document]]:
+    """Return the documents of YAML text in pieces, each of which is parsed when it is iterated over."""
     starts = [_before_directives(text, match.start()) for match in _DOCUMENT_START.finditer(text)]
+    pieces = []
     line = 1
     for begin, end in itertools.pairwise([0, *starts, len(text)]):
         if begin != end:
-            yield from _read_yaml(text[begin:end], line)
+            pieces.append(_read_yaml(text[begin:end], line))
             line += text.count("\n", begin, end)
+    return pieces
 
 
 def _before_directives(text: str, start: int) -> int:

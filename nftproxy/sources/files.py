@@ -9,6 +9,7 @@ JSON is parsed as bytes, and becomes dicts only if it is faulty (parse.py).  All
 from __future__ import annotations
 
 import codecs
+import itertools
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -20,15 +21,19 @@ from nftproxy.api.pod_addresses import pods_in
 from nftproxy.model.codes import Code
 from nftproxy.model.errors import Problem
 from nftproxy.model.events import Event, Listed, key_of
+from nftproxy.model.mapping import Mapper, chunks, one_by_one
 from nftproxy.model.objects import ClusterObject, EndpointSlice, Ignored, Node, Service, ServiceCIDR
 from nftproxy.model.pods import NO_PODS, Pods
-from nftproxy.sources.documents import Document, json_documents, yaml_documents
+from nftproxy.sources.documents import Document, json_documents, yaml_pieces
 from nftproxy.sources.reading import LARGEST_MANIFEST, read_bounded, read_stream
 
 SUFFIXES = frozenset({".yaml", ".yml", ".json"})
 """The suffixes of files that count in a directory, as for kubectl."""
 
 STANDARD_INPUT = Path("-")
+
+TOGETHER = 250
+"""Documents that are parsed together."""
 
 BYTE_ORDER_MARK = codecs.BOM_UTF8
 """Some editors begin a file with it."""
@@ -63,15 +68,16 @@ class Manifests(NamedTuple):
         ]
 
 
-def load(paths: Sequence[Path], kinds: Mapping[str, ObjectKind] = KINDS) -> Manifests:
+def load(paths: Sequence[Path], kinds: Mapping[str, ObjectKind] = KINDS, each: Mapper = one_by_one) -> Manifests:
     """Load the objects in files and directories, in that order.
 
     In a directory, the .yaml, .yml and .json files count, in the order of their names, without hidden files and without
     subdirectories.  A file that is named is read whatever its suffix, and "-" is standard input.  If an object is given
-    twice, the later version counts, and that is a Problem.  `kinds` are the kinds that matter (kinds.py).
+    twice, the later version counts, and that is a Problem.  `kinds` are the kinds that matter (kinds.py).  `each` may
+    parse parts of a file in other processes.
     """
     problems: list[Problem] = []
-    manifests = merge(read_file(file, kinds) for file in _files_in(paths, problems))
+    manifests = merge(read_file(file, kinds, each) for file in _files_in(paths, problems))
     return manifests._replace(problems=problems + manifests.problems)
 
 
@@ -114,12 +120,15 @@ def manifest_files(directory: Path) -> list[Path]:
     )
 
 
-def read_file(path: Path, kinds: Mapping[str, ObjectKind] = KINDS) -> FileContents:
+def read_file(path: Path, kinds: Mapping[str, ObjectKind] = KINDS, each: Mapper = one_by_one) -> FileContents:
     """Read a file.  Its faults become Problems."""
     faults: list[Problem] = []
-    problems: list[Problem] = []
-    values = list(_load_file(path, kinds, faults, problems))
-    return FileContents(str(path), values, faults + problems, bool(faults))
+    data = _read(path, faults, Code.FILE_UNREADABLE)
+    parsed = [] if data is None else list(_parsed(path, data, kinds, each))
+    faults += itertools.chain.from_iterable(part.faults for part in parsed)
+    problems = itertools.chain.from_iterable(part.problems for part in parsed)
+    values = list(itertools.chain.from_iterable(part.values for part in parsed))
+    return FileContents(str(path), values, [*faults, *problems], bool(faults))
 
 
 def merge(files: Iterable[FileContents]) -> Manifests:
@@ -160,21 +169,32 @@ def _read(path: Path, problems: list[Problem], code: Code, most: int = LARGEST_M
     return data.removeprefix(BYTE_ORDER_MARK)
 
 
-def _load_file(
-    path: Path, kinds: Mapping[str, ObjectKind], faults: list[Problem], problems: list[Problem]
-) -> Iterator[ClusterObject | Ignored]:
-    data = _read(path, faults, Code.FILE_UNREADABLE)
-    if data is None:
-        return
+class _Part(NamedTuple):
+    """A part of a file, parsed."""
+
+    values: list[ClusterObject | Ignored]
+    faults: list[Problem]  # of documents that don't parse
+    problems: list[Problem]
+
+
+def _parsed(path: Path, data: bytes, kinds: Mapping[str, ObjectKind], each: Mapper) -> Iterable[_Part]:
     if _may_be_json(path, data):
         try:
-            yield from parse_manifest_json(data, str(path), problems, kinds=kinds)
-            return
+            found = parse_manifest_json(data, str(path), kinds=kinds, each=each)
+            return [_Part(values, [], problems) for values, problems in found]
         except ValueError:
             pass  # several documents, or a fault, or YAML's own braces: the slower parsers decide
-    for document in documents_of(path, data, faults, Code.FILE_UNREADABLE):
-        place = f"line {document.line}" if document.line > 1 else ""
-        yield from parse_manifest(document.value, str(path), problems, place=place, kinds=kinds)
+
+    def parse(pieces: Sequence[Iterable[Document]]) -> _Part:
+        part = _Part([], [], [])
+        for document in _sound(path, pieces, part.faults, Code.FILE_UNREADABLE):
+            place = f"line {document.line}" if document.line > 1 else ""
+            part.values.extend(parse_manifest(document.value, str(path), part.problems, place=place, kinds=kinds))
+        return part
+
+    faults: list[Problem] = []
+    pieces = _pieces(path, data, faults, Code.FILE_UNREADABLE)
+    return [_Part([], faults, []), *each(parse, chunks(pieces, TOGETHER))]
 
 
 def _may_be_json(path: Path, data: bytes) -> bool:
@@ -183,22 +203,26 @@ def _may_be_json(path: Path, data: bytes) -> bool:
 
 def documents_of(path: Path, data: bytes, problems: list[Problem], code: Code) -> Iterator[Document]:
     """Yield the documents of a file with this content.  A document that doesn't parse is added to `problems`."""
-    try:
-        text = data.decode()
-    except UnicodeDecodeError as error:
-        line = 1 + data.count(b"\n", 0, error.start)
-        problems.append(Problem(str(path), f"line {line}", "", "is not UTF-8", code))
-        return
-    for document in _split(path, data, text):
+    return _sound(path, _pieces(path, data, problems, code), problems, code)
+
+
+def _sound(path: Path, pieces: Iterable[Iterable[Document]], problems: list[Problem], code: Code) -> Iterator[Document]:
+    for document in itertools.chain.from_iterable(pieces):
         if document.fault:
             problems.append(Problem(str(path), f"line {document.line}", "", document.fault, code))
         else:
             yield document
 
 
-def _split(path: Path, data: bytes, text: str) -> Iterable[Document]:
+def _pieces(path: Path, data: bytes, problems: list[Problem], code: Code) -> Sequence[Iterable[Document]]:
+    try:
+        text = data.decode()
+    except UnicodeDecodeError as error:
+        line = 1 + data.count(b"\n", 0, error.start)
+        problems.append(Problem(str(path), f"line {line}", "", "is not UTF-8", code))
+        return []
     if _may_be_json(path, data):
         documents = list(json_documents(text))
         if path.suffix == ".json" or not any(document.fault for document in documents):
-            return documents
-    return yaml_documents(text)
+            return [documents]
+    return yaml_pieces(text)

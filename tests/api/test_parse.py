@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
 
-from nftproxy.api.kinds import KINDS, kinds_for
+from nftproxy.api.kinds import KINDS, ObjectKind, kinds_for
 from nftproxy.api.parse import parse_json, parse_key, parse_manifest, parse_manifest_json
 from nftproxy.model.addresses import Address, Family, Protocol, parse_network
 from nftproxy.model.errors import Problem
@@ -194,7 +195,7 @@ def test_a_named_proxy_serves_objects_with_its_label(document: dict[str, Any], l
     """A Service or slice counts if the label has the proxy's name.  With another label, or none, it is ignored."""
     given = document if label is None else changed(document, f"metadata|labels|{PROXY_NAME}", label)
     (value,) = parse_manifest(given, "", [], kinds=kinds_for("canary"))
-    assert parse_manifest_json(json.dumps(given).encode(), "", [], kinds=kinds_for("canary")) == [value]
+    assert read_json(given, kinds_for("canary")) == ([value], [])
     assert isinstance(value, Ignored) is not counts
     if isinstance(value, Ignored):
         assert value.reason == f"it is for another proxy (no label {PROXY_NAME}=canary)"
@@ -279,10 +280,14 @@ def read_manifest(raw: object) -> tuple[list[ClusterObject | Ignored], list[str]
     """Read a document, from bytes and from decoded JSON, which must agree.  Return its values and problems."""
     problems: list[Problem] = []
     values = parse_manifest(raw, "", problems)
-    from_bytes: list[Problem] = []
-    assert parse_manifest_json(json.dumps(raw).encode(), "", from_bytes) == values
-    assert from_bytes == problems
+    assert read_json(raw) == (values, problems)
     return values, list(map(str, problems))
+
+
+def read_json(raw: object, kinds: Mapping[str, ObjectKind] = KINDS) -> tuple[list[object], list[Problem]]:
+    """Read a document from bytes.  Return the values and problems of all its parts."""
+    parts = list(parse_manifest_json(json.dumps(raw).encode(), "", kinds=kinds))
+    return [value for values, _ in parts for value in values], [each for _, found in parts for each in found]
 
 
 def names(values: list[ClusterObject | Ignored]) -> list[str]:
@@ -358,7 +363,7 @@ def test_what_is_no_json(text: bytes) -> None:
     assert parse_json(text, "", problems) is None
     assert [problem.message.partition(":")[0] for problem in problems] == ["can't be read as JSON"]
     with pytest.raises(ValueError, match=r"."):
-        parse_manifest_json(text, "", [])
+        parse_manifest_json(text, "")
 
 
 def test_an_object_of_a_known_kind_need_not_say_it() -> None:

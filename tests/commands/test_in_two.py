@@ -1,0 +1,91 @@
+"""Work in two processes: results, errors, and rules are those of one process."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+import yaml
+
+from nftproxy.commands.in_two import in_two
+from nftproxy.library import Cluster
+from nftproxy.sources.files import load
+from tests.support import objects
+
+PARENT = os.getpid()
+
+
+@pytest.fixture(autouse=True)
+def _two_processors(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
+
+
+def test_every_second_item_is_mapped_in_a_child() -> None:
+    """The results are in the order of the items, and more of them than a pipe holds."""
+    found = list(in_two(lambda item: (item, os.getpid(), "x" * 50_000), range(7)))
+    assert [item for item, _, _ in found] == list(range(7))
+    assert {pid == PARENT for _, pid, _ in found[::2]} == {True}
+    assert {pid == PARENT for _, pid, _ in found[1::2]} == {False}
+    with pytest.raises(ChildProcessError):
+        os.waitpid(-1, os.WNOHANG)
+
+
+def test_a_single_item_or_processor_needs_no_child(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Then everything is mapped in this process."""
+    assert list(in_two(lambda _: os.getpid(), [1])) == [PARENT]
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {1})
+    assert list(in_two(lambda _: os.getpid(), [1, 2, 3])) == [PARENT] * 3
+
+
+@pytest.mark.parametrize("bad", [2, 3])
+def test_an_error_is_raised_wherever_it_happens(bad: int) -> None:
+    """An exception in either process is raised here."""
+
+    def fail(item: int) -> int:
+        if item == bad:
+            raise LookupError(item)
+        return item
+
+    with pytest.raises(LookupError, match=str(bad)):
+        list(in_two(fail, range(6)))
+
+
+@pytest.mark.parametrize("status", [0, 1])
+def test_the_work_of_a_dead_child_is_repeated(status: int) -> None:
+    """A child that ends early costs time and no result."""
+
+    def die(item: int) -> int:
+        if os.getpid() != PARENT:
+            os._exit(status)
+        return item
+
+    assert list(in_two(die, range(6))) == list(range(6))
+
+
+@pytest.mark.parametrize("name", ["cluster.yaml", "cluster.json"])
+def test_manifests_and_rules_are_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """Parts of a file, parsed and compiled in two processes, give the same objects, problems and rules."""
+    for module in ("nftproxy.sources.files.TOGETHER", "nftproxy.api.parse.TOGETHER", "nftproxy.pipeline.STEP"):
+        monkeypatch.setattr(module, 3)
+    given = [
+        each
+        for number in range(10)
+        for each in (
+            objects.service(f"s{number}", vips=[f"10.96.0.{number + 1}"], ports=["http:80"]),
+            objects.endpoint_slice(
+                f"s{number}-1", "10.1.0.4@a", "10.1.0.05@b", service=f"s{number}", ports=["http:8080"]
+            ),
+        )
+    ]
+    path = tmp_path / name
+    if path.suffix == ".json":
+        path.write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": [*given, {}, given[3]]}))
+    else:
+        text = yaml.safe_dump_all(given, explicit_start=True)
+        path.write_text(text.replace("name: s7\n", "name: 's7\n") + "---\n{}\n")
+    alone = load([path])
+    assert len(alone.problems) > 10
+    assert load([path], each=in_two) == alone
+    assert Cluster(alone, "a", each=in_two).render() == Cluster(alone, "a").render()
