@@ -80,6 +80,15 @@ def ask_http(namespace: Namespace, url: str) -> Answer | None:
     return namespace.call(get)
 
 
+def metric(namespace: Namespace, name: str) -> float:
+    """The sum of the series of a metric of the agent in a namespace."""
+    answer = ask_http(namespace, "http://127.0.0.1:10249/metrics")
+    assert answer
+    lines = [line for line in answer.body.splitlines() if line.startswith(name)]
+    assert lines, name
+    return sum(float(line.rpartition(" ")[2]) for line in lines)
+
+
 class Agent(AgentProcess):
     """A process `nftproxy run` in a node's namespace.  A kubeconfig leads it to the API server.
 
@@ -191,13 +200,15 @@ class World(Prober):
     def settle(self) -> None:
         """Wait until the kernel has all present objects.
 
-        The Node and the ServiceCIDRs have watches of their own, so the agent is queried for both before the beacon.
+        The Node and the ServiceCIDRs have watches of their own, so the agent is queried for both before the beacon.  On
+        a slow machine a change may be postponed, and the beacon comes before it.
         """
         eventually(self._followed, self._given())
         port = next(self._beacons)
         beacon = service("beacon", vips=[BEACON], ports=[str(port)])
         self.server.put(beacon, slice_of(BEACON_POD, name="beacon", ports=[str(port)]))
         eventually(lambda: self.lab.connect(Origin.POD, BEACON, port), endpoint(BEACON_POD, port))
+        eventually(lambda: metric(self.lab.node, "nftproxy_services_postponed"), 0.0)
 
     def _followed(self) -> tuple[str, set[str]]:
         """The zone and the ServiceCIDRs that the agent's rules follow."""

@@ -26,7 +26,7 @@ from nftproxy_conformance.lab.topology import SERVICE_CIDR, SERVICE_CIDR6
 from tests.support import objects
 from tests.support.cluster import IP, IP6, Ip
 from tests.support.processes import CHECKOUT
-from tests.system.e2e.agent import Agent, ask_http, eventually
+from tests.system.e2e.agent import Agent, eventually, metric
 from tests.system.e2e.objects import node, service_cidr, slice_of
 
 PORT = 80
@@ -81,11 +81,7 @@ class Town:
 
     def metric(self, name: str) -> float:
         """The sum of a metric's series."""
-        answer = ask_http(self.nodes[0].namespace, "http://127.0.0.1:10249/metrics")
-        assert answer
-        lines = [line for line in answer.body.splitlines() if line.startswith(name)]
-        assert lines, name
-        return sum(float(line.rpartition(" ")[2]) for line in lines)
+        return metric(self.nodes[0].namespace, name)
 
     def pauses(self, place: str) -> list[float]:
         """The seconds of each time that an endpoint was left out, from the agent's log."""
