@@ -11,7 +11,7 @@ from nftproxy_conformance.apiserver.documents import documents
 from nftproxy_conformance.lab import obstacle
 from nftproxy_conformance.lab.node import Node
 
-from tools.bench import cluster, figures, offline, report
+from tools.bench import cluster, figures, offline, report, work
 from tools.bench.cluster import Size
 from tools.bench.dumps import dumped
 from tools.bench.listener import Listener
@@ -137,6 +137,28 @@ def test_a_stage_has_only_its_own_time(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_dump_is_known_in_a_trace(line: str, message: str | None) -> None:
     """A request for a dump is recognized by name, even if strace can't name it, and other requests are ignored."""
     assert list(dumped(line)) == ([message] if message else [])
+
+
+def test_instructions_grow_with_the_work() -> None:
+    """Loops count without any call, the count is the same each time, and quadratic work is known by its growth."""
+
+    def counted(size: int) -> list[int]:
+        return [
+            work.instructions(lambda: [None for _ in range(size)]),
+            work.instructions(lambda: [None for _ in range(size) for _ in range(size)]),
+        ]
+
+    few, many = counted(200), counted(400)
+    assert few == counted(200)
+    assert [round(twice / once, 1) for once, twice in zip(few, many, strict=True)] == [2.0, 4.0]
+
+
+def test_elements_are_counted_for_small_clusters() -> None:
+    """Every way of choosing endpoints touches some elements of a large Service, but not most of them."""
+    found: figures.Figures = {}
+    work.measure_large(found)
+    assert len(found) == len(work.WAYS)
+    assert all(0 < share < 0.2 for share in found.values())
 
 
 @needs_root

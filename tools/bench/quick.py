@@ -10,7 +10,7 @@ import shutil
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from tools.bench import changes, loads, startup
+from tools.bench import changes, loads, startup, work
 from tools.bench.changes import KINDS
 from tools.bench.cluster import Size
 from tools.bench.dumps import traced
@@ -18,13 +18,19 @@ from tools.bench.figures import Figures, progress
 from tools.bench.rig import Rig, assembled
 from tools.bench.startup import COLD, RELOAD
 
-FEW, MANY = Size(100, 10), Size(1_000, 10)
+FEW, HALF, MANY = Size(100, 10), Size(500, 10), Size(1_000, 10)
 ROUNDS = 8
 MOST_GROWTH = 4.0
+MOST_FOR_TWICE, MOST_FOR_CHANGE = 2.2, 1.2
+"""Bounds of counts of instructions.  Unlike processor times they need no room for a busy machine."""
+MOST_OF_LARGE = 0.1
+"""Endpoints in the order of their addresses would touch all elements on average."""
 SECONDS = 3  # of changes without pause
 MOST_ELEMENTS = 2 * FEW.endpoints + 2 + 2
 """All slots of a Service with another endpoint in them, its verdict of before and of now, and an address."""
 
+MOST_IN_RESTART = 10
+"""Elements of sets that can't be compared, which the agent writes anew: ranges."""
 
 MOST_WAITS = 6
 """Turns of the agent's event loop for a change: the bytes come, they are read, the change is made, and it waits again.
@@ -59,7 +65,25 @@ class Check(NamedTuple):
 
 def run(figures: Figures) -> list[Check]:
     """Measure, and return all checks."""
-    return [*_changes(figures), *_growth(figures), *_restart(figures), *_bystanders(figures)]
+    return [*_work(figures), *_changes(figures), *_growth(figures), *_restart(figures), *_bystanders(figures)]
+
+
+def _work(figures: Figures) -> Iterator[Check]:
+    work.measure_instructions(HALF, {})  # imports, caches and compiled templates
+    for size in (HALF, MANY):
+        work.measure_instructions(size, figures)
+    for name, most in ((work.LOAD, MOST_FOR_TWICE), (work.RENDER, MOST_FOR_TWICE), (work.CHANGE, MOST_FOR_CHANGE)):
+        few, many = (figures[f"instructions/{size.services}/{name}"] for size in (HALF, MANY))
+        yield Check(f"growth with twice the Services, Python's instructions, {name}", many / few, most)
+    work.measure_large(figures)
+    for way in work.WAYS:
+        yield Check(
+            f"share of 1,000 endpoints' elements, one goes, {way}", figures[f"large share/{way}"], MOST_OF_LARGE
+        )
+    work.measure_rollout(FEW, figures)
+    yield Check("elements per change of a rollout, mean", figures["rolled/elements/mean"], FEW.endpoints)
+    yield Check("elements per change of a rollout, most", figures["rolled/elements/max"], MOST_ELEMENTS)
+    yield Check("declarations in a rollout", figures["rolled/declarations"], 0)
 
 
 def _changes(figures: Figures) -> Iterator[Check]:
@@ -77,6 +101,12 @@ def _changes(figures: Figures) -> Iterator[Check]:
             yield from _dumps(rig)
             loads.measure_sustained(rig, figures, SECONDS)  # raises if any change gets lost
             yield Check(f"lists asked of the API meanwhile, {size}", rig.api_requests("LIST") - lists, 0)
+            rig.stop_agent()
+            with rig.listener() as listener:
+                rig.start_agent()
+                rig.settle()
+                touched = sum(commit.elements for commit in listener.take())
+            yield Check(f"elements touched in a restart, {size}", touched, MOST_IN_RESTART)
 
 
 def _dumps(rig: Rig) -> Iterator[Check]:
