@@ -29,6 +29,7 @@ from nftproxy.config.flags import FLAGS, OTHER_FLAGS, OWN_FLAGS, Flag, truth
 from nftproxy.kernel import sysctl
 from nftproxy.kernel.agent_lock import INHERITED
 from nftproxy.kernel.capabilities import machine_lacks, probe
+from nftproxy.kernel.child_process import forked_ahead
 from nftproxy.kernel.libnftables import Kernel
 from nftproxy.kernel.nfnetlink import nft_queries
 from nftproxy.kernel.process_resources import collect_garbage_rarely, raise_file_limit, share_a_heap
@@ -46,6 +47,9 @@ log = logging.getLogger("nftproxy")
 NAME = "nftproxy"
 VERSION_TEXT = f"{NAME} v{__version__}"
 """The output of --version: a name and a version, as in "Kubernetes v1.36.2"."""
+
+CHILDREN = 3
+"""Calls in child processes at the start: the probe of libnftables, the missing features, and the first load's check."""
 
 
 def _as_option(flag: Flag) -> Decorator:
@@ -153,13 +157,24 @@ def _write(config: Config, file: Path) -> None:
 def _run(
     config: Config, file: ConfigFile, templates: Path | None, source: Path | None, api_servers: Sequence[str]
 ) -> None:
-    faulthandler.enable()  # if libnftables crashes, this shows where
+    with forked_ahead(CHILDREN):
+        wants_to_start_anew = _run_agent(config, file, templates, source, api_servers)
+    if wants_to_start_anew and not asked_to_end.is_set():
+        file.hand_over()
+        _execute_again()
+
+
+def _run_agent(
+    config: Config, file: ConfigFile, templates: Path | None, source: Path | None, api_servers: Sequence[str]
+) -> bool:
+    """Run the agent until it is stopped, and return whether to execute it anew."""
+    faulthandler.enable()  # if libnftables crashes, this shows where.  A child's last words are the library's
     collect_garbage_rarely()
     share_a_heap()
     raise_file_limit()
     probing = threading.Thread(target=probe, name="probe", daemon=True)
     probing.start()
-    # A child process takes 0.1 s for the probe.  Meanwhile this process imports the rest, half of all imports.
+    # While a child process probes libnftables, this process imports the rest, half of all imports.
     from nftproxy.agent.daemon import run_agent
     from nftproxy.library import renderer
     from nftproxy.pipeline import Pipeline
@@ -184,10 +199,7 @@ def _run(
         )
     pipeline = Pipeline(node, Settings(config, found.capabilities), compiled, families)
     threading.Thread(target=_report_missing_features, daemon=True).start()  # nothing waits for it
-    wants_to_start_anew = asyncio.run(run_agent(pipeline, file, source, api_servers))
-    if wants_to_start_anew and not asked_to_end.is_set():
-        file.hand_over()
-        _execute_again()
+    return asyncio.run(run_agent(pipeline, file, source, api_servers))
 
 
 def _execute_again() -> None:

@@ -6,20 +6,17 @@ Versions are not compared: distributions carry fixes back, and kernels are built
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable, Sequence
 from string import Template
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 import msgspec
 
-from nftproxy.kernel.child_process import ChildDied, in_child, in_scratch_namespace
+from nftproxy.kernel.child_process import ChildDied, in_scratch_namespace_if_allowed
 from nftproxy.kernel.libnftables import check_text
 from nftproxy.model.addresses import Family
 from nftproxy.model.errors import Refused, Unavailable
 from nftproxy.model.settings import Capabilities
-
-Argument = TypeVar("Argument")
-Result = TypeVar("Result")
 
 # Affinity as the templates write it, declared in two steps.
 WIDE_MAPS = (
@@ -127,10 +124,12 @@ class Probe(msgspec.Struct, frozen=True):
 def probe() -> Probe:
     """Try the features that not every libnftables has, once per process.
 
-    A feature that can't be tried counts as missing, since using it might kill the process.
+    A feature that can't be tried counts as missing, since using it might kill the process.  A container that drops all
+    capabilities but CAP_NET_ADMIN can't make a namespace, but a dry run in its own leaves nothing.  A user without
+    CAP_NET_ADMIN can't do anything in its own.
     """
     try:
-        _tried(check_text, "".join(WIDE_MAPS))
+        in_scratch_namespace_if_allowed(check_text, "".join(WIDE_MAPS))
     except ChildDied:  # of an assertion, in nft 1.0.6
         return Probe(Capabilities(wide_maps=False), "this libnftables dies of maps with keys wider than 16 bytes")
     except (Refused, Unavailable) as error:
@@ -145,7 +144,8 @@ def missing_features(features: Iterable[Feature] = FEATURES) -> list[str]:
         Unavailable: no feature can be tried, as there is no libnftables or no namespace, or the process died.
     """
     rows = [(feature, family) for feature in features for family in Family]
-    answers = _tried(refused_texts, tuple(_table(feature, family) for feature, family in rows))
+    texts = [_table(f"probe-{number}", *row) for number, row in enumerate(rows)]
+    answers = in_scratch_namespace_if_allowed(refused_texts, texts)
     return [
         f"{feature.name} for {family.value} ({feature.source}): {answer}"
         for (feature, family), answer in zip(rows, answers, strict=True)
@@ -169,32 +169,19 @@ def known_lacks() -> tuple[str, ...]:
     return (*missing, f"session affinity for IPv6 goes by a hash: {wide_maps}") if wide_maps else missing
 
 
-def _tried(function: Callable[[Argument], Result], argument: Argument) -> Result:
-    """Call a function that makes dry runs in a scratch namespace, or else in ours, where dry runs leave nothing.
-
-    A container that drops all capabilities but CAP_NET_ADMIN can't make a namespace.  A user without CAP_NET_ADMIN
-    can't do anything in ours.
-    """
-    try:
-        return in_scratch_namespace(function, argument)
-    except ChildDied:
-        raise
-    except Unavailable:
-        return in_child(function, argument)
-
-
-def refused_texts(texts: Iterable[str]) -> list[str]:
+def refused_texts(texts: Sequence[str]) -> list[str]:
     """Return the error for each text, "" if there is none."""
-    answers = []
-    for text in texts:
-        try:
-            check_text(text)
-            answers.append("")
-        except Refused as error:
-            answers.append(error.message)
-    return answers
+    return [_error_of(text) for text in texts]
 
 
-def _table(feature: Feature, family: Family) -> str:
+def _error_of(text: str) -> str:
+    try:
+        check_text(text)
+    except Refused as error:
+        return error.message
+    return ""
+
+
+def _table(name: str, feature: Feature, family: Family) -> str:
     body = Template(feature.text).substitute(family=family.value, type=ADDRESS_TYPE[family])
-    return f"table {family.value} probe {{\n{body}}}\n"
+    return f"table {family.value} {name} {{\n{body}}}\n"

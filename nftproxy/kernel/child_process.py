@@ -1,10 +1,12 @@
 """Run a function in a process that may die, and in a network namespace of its own.
 
-The child is a new interpreter, neither forked nor made by `multiprocessing`.  A fork of a process with threads may hang
-(and warns since Python 3.12), and only a process without threads can enter a user namespace.  A spawned
-`multiprocessing` child runs the caller's main module again and leaves a tracker process behind.  Starting an
-interpreter takes 0.1 s.  The function, its arguments and its result travel as pickles, so the function must be
-importable by name.
+The child is a new interpreter: a fork of a process with threads may hang (and warns since Python 3.12), and only a
+process without threads can enter a user namespace.  A spawned `multiprocessing` child runs the caller's main module
+again and leaves a tracker process behind.  The function, its arguments and its result travel as pickles, so the
+function must be importable by name.
+
+A new interpreter takes 45 ms of processor time, a fork 2 ms.  So an agent forks the children for its start while it has
+no threads yet (`forked_ahead`).  They wait for their calls as a new interpreter does.
 
 A new network namespace needs CAP_SYS_ADMIN.  Without it the child makes a user namespace first, in which it is root.
 libnftables behaves the same there, except for a smaller limit on a transaction (libnftables.py, TooLarge).
@@ -12,6 +14,7 @@ libnftables behaves the same there, except for a smaller limit on a transaction 
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import pickle
@@ -20,14 +23,15 @@ import signal
 import subprocess
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import ParamSpec, TypeVar
+from typing import NoReturn, ParamSpec, TypeVar
 
+from nftproxy.kernel.process_resources import allowed_files
 from nftproxy.model.errors import Unavailable
 
 CLONE_NEWUSER, CLONE_NEWNET = 0x10000000, 0x40000000  # linux/sched.h
-PR_SET_DUMPABLE = 4  # linux/prctl.h
+PR_SET_PDEATHSIG, PR_SET_DUMPABLE = 1, 4  # linux/prctl.h
 LAST_WORDS = 300  # characters of a dead child's standard error that are worth repeating
 TIMEOUT = 120.0  # seconds: loading 400,000 elements twice and listing them takes 20
 
@@ -51,7 +55,14 @@ def in_scratch_namespace(
         Unavailable: this process may not make network namespaces.
         Exception: what the function raises, with the child's traceback as a note.
     """
-    return _run_in_child(pickle.dumps((True, function, args, kwargs)))  # type: ignore[return-value]
+    return _run_in_child(pickle.dumps((_enter_scratch_namespace, function, args, kwargs)))  # type: ignore[return-value]
+
+
+def in_scratch_namespace_if_allowed(
+    function: Callable[Parameters, Result], *args: Parameters.args, **kwargs: Parameters.kwargs
+) -> Result:
+    """`in_scratch_namespace`, or `in_child` where this process may not make network namespaces."""
+    return _run_in_child(pickle.dumps((_enter_if_allowed, function, args, kwargs)))  # type: ignore[return-value]
 
 
 def in_child(function: Callable[Parameters, Result], *args: Parameters.args, **kwargs: Parameters.kwargs) -> Result:
@@ -61,18 +72,62 @@ def in_child(function: Callable[Parameters, Result], *args: Parameters.args, **k
         ChildDied: the function, or the library that it calls, took the process down.
         Exception: what the function raises, with the child's traceback as a note.
     """
-    return _run_in_child(pickle.dumps((False, function, args, kwargs)))  # type: ignore[return-value]
+    return _run_in_child(pickle.dumps((_stay, function, args, kwargs)))  # type: ignore[return-value]
+
+
+@contextlib.contextmanager
+def forked_ahead(count: int) -> Iterator[None]:
+    """Fork the children of the next `count` calls now, in a process without threads.
+
+    A child has no files of this process, and none of its later memory.  The end of the context ends unused children.
+    """
+    with contextlib.suppress(Unavailable):  # each call tries again
+        _ahead.extend(_start(_serve) for _ in range(count))
+    try:
+        yield
+    finally:
+        while child := _forked():
+            with child:
+                child.kill()
+
+
+_ahead: list[subprocess.Popen[bytes]] = []
+
+
+def _forked() -> subprocess.Popen[bytes] | None:
+    try:
+        return _ahead.pop()
+    except IndexError:
+        return None
+
+
+def _serve() -> NoReturn:
+    """Run in a fork: answer a call, and never execute the program."""
+    try:
+        _die_with_parent()
+        os.closerange(3, allowed_files())  # one of these tells `Popen` that the program was executed
+        answer()
+        os._exit(0)
+    except BaseException:  # noqa: BLE001 -- nothing of the parent's code may follow
+        traceback.print_exc()
+    finally:
+        os._exit(1)
+
+
+def _start(instead: Callable[[], NoReturn] | None = None) -> subprocess.Popen[bytes]:
+    """Start a child that waits for a call: a new interpreter, or a fork that runs `instead`."""
+    script = f"import sys; sys.path[:] = {sys.path!r}; from nftproxy.kernel.child_process import answer; answer()"
+    pipe = subprocess.PIPE
+    try:
+        return subprocess.Popen(
+            [sys.executable, "-c", script], stdin=pipe, stdout=pipe, stderr=pipe, preexec_fn=instead
+        )
+    except OSError as error:
+        raise Unavailable(f"no process can be started: {error.strerror or error}") from error
 
 
 def _run_in_child(call: bytes) -> object:
-    script = f"import sys; sys.path[:] = {sys.path!r}; from nftproxy.kernel.child_process import answer; answer()"
-    command = [sys.executable, "-c", script]
-    pipe = subprocess.PIPE
-    try:
-        started = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe)
-    except OSError as error:
-        raise Unavailable(f"no process can be started: {error.strerror or error}") from error
-    with started as child:
+    with _forked() or _start() as child:
         try:
             output, last_words = child.communicate(call, TIMEOUT)
         except subprocess.TimeoutExpired:
@@ -97,9 +152,10 @@ def answer() -> None:
     output = os.dup(1)
     os.dup2(2, 1)  # other output is not the answer
     try:
-        in_scratch, function, args, kwargs = pickle.load(sys.stdin.buffer)
-        if in_scratch:
-            _enter_scratch_namespace()
+        with os.fdopen(0, "rb", closefd=False) as call:  # not sys.stdin, which is the parent's in a fork
+            enter_namespace, function, args, kwargs = pickle.load(call)
+        enter_namespace()
+        _die_with_parent()  # anew, as a new user namespace clears it
         _leave_no_core()
         outcome = True, function(*args, **kwargs)
     except Exception as error:  # noqa: BLE001 -- the caller gets it
@@ -109,10 +165,23 @@ def answer() -> None:
         file.write(pickle.dumps(outcome))
 
 
+def _die_with_parent() -> None:
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+
+
 def _leave_no_core() -> None:
     """Let a crash of a library, which may be expected, leave no core file and start no collector of cores."""
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     ctypes.CDLL(None).prctl(PR_SET_DUMPABLE, 0, 0, 0, 0)
+
+
+def _stay() -> None:
+    pass
+
+
+def _enter_if_allowed() -> None:
+    with contextlib.suppress(Unavailable):
+        _enter_scratch_namespace()
 
 
 def _enter_scratch_namespace() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from typing import NoReturn
 
@@ -42,6 +43,7 @@ def test_nothing_waits_while_another_process_tries_libnftables(monkeypatch: pyte
     monkeypatch.setattr(library, "renderer", compile_templates)
     monkeypatch.setattr(run, "probe", probe)
     monkeypatch.setattr("nftproxy.pipeline.Pipeline", pipeline)
+    monkeypatch.setattr(run, "forked_ahead", contextlib.nullcontext)
     monkeypatch.setattr(run, "raise_file_limit", lambda: None)
     monkeypatch.setattr(run, "collect_garbage_rarely", lambda: None)
     monkeypatch.setattr(run, "share_a_heap", lambda: None)

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from nftproxy.kernel import capabilities
-from nftproxy.kernel.capabilities import FEATURES, Feature, declare, missing_features, probe
+from nftproxy.kernel import child_process
+from nftproxy.kernel.capabilities import FEATURES, Feature, Probe, declare, missing_features, probe
+from nftproxy.kernel.child_process import forked_ahead, in_scratch_namespace
 from nftproxy.kernel.libnftables import Kernel
 from nftproxy.model.addresses import Family
 from nftproxy.model.errors import Unavailable
@@ -102,14 +103,17 @@ def test_a_missing_feature_is_named() -> None:
     assert ipv4.startswith("IPv4 for ip (CONFIG_INET): ")
 
 
-def test_where_no_namespace_can_be_made_the_answer_is_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_no_namespace_can_be_made_the_answer_is_the_same() -> None:
     """In a container with CAP_NET_ADMIN alone dry runs in its own namespace tell the same, and leave nothing."""
-    expected = probe().capabilities
-    probe.cache_clear()
+    assert in_scratch_namespace(answers_without_namespaces) == (probe(), [], [None, None])
 
-    def refuse(*_: object) -> None:
+
+def answers_without_namespaces() -> tuple[Probe, list[str], list[object]]:
+    """Return the answers of forks that may make no namespaces, and the tables that are there afterwards."""
+
+    def refuse() -> None:
         raise Unavailable("can't make a network namespace")
 
-    monkeypatch.setattr(capabilities, "in_scratch_namespace", refuse)
-    assert (probe().capabilities, missing_features()) == (expected, [])
-    assert [Kernel().read_back(family) for family in Family] == [None, None]
+    pytest.MonkeyPatch().setattr(child_process, "_enter_scratch_namespace", refuse)
+    with forked_ahead(2):
+        return probe(), missing_features(), [Kernel().read_back(family) for family in Family]
