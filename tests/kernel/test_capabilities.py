@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from nftproxy.kernel import child_process
-from nftproxy.kernel.capabilities import FEATURES, Feature, Probe, declare, missing_features, probe
+from nftproxy.kernel import capabilities, child_process
+from nftproxy.kernel.capabilities import FEATURES, Feature, Probe, declare, missing_features, probe, refused_texts
 from nftproxy.kernel.child_process import forked_ahead, in_scratch_namespace
 from nftproxy.kernel.libnftables import Kernel
 from nftproxy.model.addresses import Family
-from nftproxy.model.errors import Unavailable
+from nftproxy.model.errors import Refused, Unavailable
 from nftproxy.model.settings import Capabilities
 from tests.conftest import Run
 
@@ -83,6 +83,21 @@ def test_features_that_can_t_be_tried_are_not_called_missing() -> None:
 def test_this_kernel_lacks_nothing() -> None:
     """A kernel that the tests can run on has every feature that the rules need."""
     assert missing_features() == []
+
+
+def test_texts_are_tried_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A single dry run tells that nothing is refused.  If something is, each text is tried by itself."""
+    tried = []
+
+    def check(text: str) -> None:
+        tried.append(text)
+        if "bad" in text:
+            raise Refused("No such file or directory", text)
+
+    monkeypatch.setattr(capabilities, "check_text", check)
+    assert refused_texts(["a", "b"]) == ["", ""]
+    assert refused_texts(["a", "bad"]) == ["", "No such file or directory"]
+    assert tried == ["ab", "abad", "a", "bad"]
 
 
 def test_users_can_ask_too(as_nobody: Run) -> None:
