@@ -139,13 +139,13 @@ def test_a_dump_is_known_in_a_trace(line: str, message: str | None) -> None:
     assert list(dumped(line)) == ([message] if message else [])
 
 
-def test_instructions_grow_with_the_work() -> None:
+def test_lines_grow_with_the_work() -> None:
     """Loops count without any call, the count is the same each time, and quadratic work is known by its growth."""
 
     def counted(size: int) -> list[int]:
         return [
-            work.instructions(lambda: [None for _ in range(size)]),
-            work.instructions(lambda: [None for _ in range(size) for _ in range(size)]),
+            work.lines(lambda: [None for _ in range(size)]),
+            work.lines(lambda: [None for _ in range(size) for _ in range(size)]),
         ]
 
     few, many = counted(200), counted(400)

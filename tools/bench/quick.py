@@ -22,7 +22,7 @@ FEW, HALF, MANY = Size(100, 10), Size(500, 10), Size(1_000, 10)
 ROUNDS = 8
 MOST_GROWTH = 4.0
 MOST_FOR_TWICE, MOST_FOR_CHANGE = 2.2, 1.2
-"""Bounds of counts of instructions.  Unlike processor times they need no room for a busy machine."""
+"""Bounds of counts of lines.  Unlike processor times they need no room for a busy machine."""
 MOST_OF_LARGE = 0.1
 """Endpoints in the order of their addresses would touch all elements on average."""
 SECONDS = 3  # of changes without pause
@@ -69,12 +69,12 @@ def run(figures: Figures) -> list[Check]:
 
 
 def _work(figures: Figures) -> Iterator[Check]:
-    work.measure_instructions(HALF, {})  # imports, caches and compiled templates
+    work.measure_lines(HALF, {})  # imports, caches and compiled templates
     for size in (HALF, MANY):
-        work.measure_instructions(size, figures)
+        work.measure_lines(size, figures)
     for name, most in ((work.LOAD, MOST_FOR_TWICE), (work.RENDER, MOST_FOR_TWICE), (work.CHANGE, MOST_FOR_CHANGE)):
-        few, many = (figures[f"instructions/{size.services}/{name}"] for size in (HALF, MANY))
-        yield Check(f"growth with twice the Services, Python's instructions, {name}", many / few, most)
+        few, many = (figures[f"lines/{size.services}/{name}"] for size in (HALF, MANY))
+        yield Check(f"growth with twice the Services, lines of Python, {name}", many / few, most)
     work.measure_large(figures)
     for way in work.WAYS:
         yield Check(
