@@ -43,7 +43,7 @@ FOLLOW = [
     "run", f"--source={INSIDE}/manifests", f"--config={INSIDE}/config.yaml", "--hostname-override=node-a",
 ]  # fmt: skip
 
-LARGEST = 130_000_000
+LARGEST = 132_000_000
 """Bytes that the image may take unpacked."""
 
 

@@ -19,7 +19,7 @@ set -euo pipefail
 self=$(realpath "$0")
 checkout=$(realpath "$(dirname "$self")/../..")
 packages=python3,$(sed -n 's/^need \([a-z0-9-]*\) .*/\1/p' "$checkout/.ci/setup" | paste -sd,)  # what that asks apt for
-packages+=,kmod,mount,ipvsadm,systemd-sysv  # for virtual machines
+packages+=,kmod,mount,ipvsadm,systemd-sysv,containerd,runc,libstdc++6  # for virtual machines
 if [[ ${1-} == *+neighbours ]]; then
     packages+=,$(sed -n 's/^# packages: //p' "$checkout"/tools/neighbours/*.sh | paste -sd' ' | tr ' ' ,)
 fi
@@ -36,10 +36,12 @@ unpack() {
     rm -rf "$tree" "$tree.part"
     # "essential" is Debian without apt: the tree is used as it is unpacked.  Signatures are checked, but not how old the
     # list of packages is: sid's is good for a week, and some mirrors are behind.
+    # Certificates are the machine's (`inside`): an emulated processor takes 20 minutes for Debian's.
     "$(dirname "$self")/mmdebstrap.sh" --quiet --variant=essential --architectures="$architecture" --include="$packages" \
         --aptopt='Acquire::Check-Valid-Until "false"' \
         --dpkgopt='path-exclude=/usr/share/doc/*' --dpkgopt='path-exclude=/usr/share/man/*' \
-        --dpkgopt='path-exclude=/usr/share/locale/*' "$release" "$tree.part"
+        --dpkgopt='path-exclude=/usr/share/locale/*' --dpkgopt='path-exclude=/usr/share/ca-certificates/*' \
+        "$release" "$tree.part"
     cat /etc/resolv.conf >"$tree.part/etc/resolv.conf"
     mkdir -p "$tree.part/src" "$tree.part/etc/ssl/certs"
     mv "$tree.part" "$tree"

@@ -7,7 +7,8 @@ import sys
 
 import click
 
-from tools.support.subjects import SUBJECTS
+from tools.image.build import build
+from tools.support.subjects import IMAGE, SUBJECTS
 from tools.vm.machine import Machine
 
 MACHINES = (
@@ -32,6 +33,9 @@ def main(quick: bool, names: tuple[str, ...]) -> None:
     """Try nftproxy on other kernels and architectures.  Ends with 1 if something failed."""
     if quick:
         sys.exit(OLDEST.run(shlex.split(QUICK), MINUTES * 60))
+    if IMAGE in names:
+        for architecture in {machine.architecture for machine in MACHINES}:
+            build(architecture)
     tried = [
         machine.run(["python", "-m", "tools.support", name], MINUTES * 60) for machine in MACHINES for name in names
     ]

@@ -54,7 +54,8 @@ AGENTS = (
     "faults/test_top.py::test_connections_have_their_services_names",
 )
 """Tests of agents in tests/system: a few, as agents start slowly on an emulated processor."""
-
+IMAGE = "image"
+"""The subject that needs the container image of the machine's architecture (tools/image)."""
 
 SUBJECTS = {
     "rules": _tests("tests/kernel/test_capabilities.py tests/kernel/test_ruleset_check.py"),
@@ -77,6 +78,7 @@ SUBJECTS = {
         "python -m nftproxy conformance --examples 2 --fast-path", r"(\d.* connections.*)"
     ),
     "demo": Subject("python -m tools.demo", r"(All promises were kept|\d+ promises were broken).*"),
+    IMAGE: _tests("tests/system/test_image.py -k 'not pinned'"),
     "machine": _tests("tests/system/machine"),
 }
 """Subjects by name, in the order of the page's columns."""

@@ -203,9 +203,9 @@ def test_refused_connections_fail_for_nobody(town: Town) -> None:
     with contextlib.ExitStack() as stack:
         clients = [stack.enter_context(contextlib.closing(Connections(town.client, vip))) for vip in VIPS]
         keep_on(clients)
+        fallen = town.metric("nftproxy_silences_total")
         for server in servers:
             server.close()
-        fallen = town.metric("nftproxy_silences_total")
         keep_on_until(town, clients, fallen + 2)
         keep_on(clients)
         assert [each.wait(30) for each in clients] == [0, 0]
