@@ -196,10 +196,10 @@ class Pipeline:
 
     def _put_services(self, services: Sequence[ObjectKey]) -> Iterator[tuple[Family, GenerationChange]]:
         """Put the blocks of Services into generations that have none of them yet.  Yield the change of each piece."""
-        for start in range(0, len(services), STEP):
+        for some in chunks(services, STEP):
             for family, generation in self.generations.items():
                 blocks: dict[Owner, Block] = {}
-                for _ in self._compile(family, services[start : start + STEP], blocks, None):
+                for _ in self._compile(family, some, blocks, None):
                     yield family, generation.replace_blocks(blocks)
                     blocks.clear()
                 yield family, generation.replace_blocks(blocks)

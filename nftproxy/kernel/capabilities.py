@@ -170,7 +170,10 @@ def known_lacks() -> tuple[str, ...]:
 
 
 def refused_texts(texts: Sequence[str]) -> list[str]:
-    """Return the error for each text, "" if there is none.  Texts are tried one by one if all together are refused."""
+    """Return the error for each text, "" if there is none.
+
+    If the kernel refuses all texts together, each text is tried by itself.
+    """
     if not _error_of("".join(texts)):
         return [""] * len(texts)
     return [_error_of(text) for text in texts]

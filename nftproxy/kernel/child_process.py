@@ -105,7 +105,7 @@ def _serve() -> NoReturn:
     """Run in a fork: answer a call, and never execute the program."""
     try:
         _die_with_parent()
-        os.closerange(3, allowed_files())  # one of these tells `Popen` that the program was executed
+        os.closerange(3, allowed_files())  # `Popen` waits until its pipe among these is closed
         answer()
         os._exit(0)
     except BaseException:  # noqa: BLE001 -- nothing of the parent's code may follow

@@ -1,4 +1,4 @@
-"""Work in two processes: results, errors, and rules are those of one process."""
+"""Two processes give the same results, errors and rules as one process."""
 
 from __future__ import annotations
 

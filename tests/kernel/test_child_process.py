@@ -110,7 +110,7 @@ def death_of_fork(function: Callable[[], None], timeout: float) -> str:
 
 
 def are_children_left() -> bool:
-    """Use one of three forks, and return whether any is there afterwards, dead or alive."""
+    """Use one of three forks.  Return whether this process has a child afterwards, dead or alive."""
     with forked_ahead(3):
         in_child(os.getpid)
     try:
@@ -126,7 +126,7 @@ def namespace_name() -> str:
 
 
 def where_no_namespace_can_be_made() -> tuple[str, bool]:
-    """Become root of a user namespace that may have no namespaces, and ask for one.
+    """Become root of a user namespace without the right to make namespaces, and ask for a network namespace.
 
     Return the error, and whether a call that needs none was in the namespace of this process.
     """
@@ -217,7 +217,7 @@ def test_a_namespace_is_made_where_it_is_allowed() -> None:
 
 
 def test_forks_answer_the_first_calls() -> None:
-    """As many calls as there are forks are answered by these, and all others by new interpreters."""
+    """Each fork answers a call.  New interpreters answer all later calls."""
     assert in_child(forks_and_interpreters) == [True, True, False]
 
 

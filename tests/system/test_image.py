@@ -24,7 +24,7 @@ from nftproxy.kernel.libnftables import Kernel
 from nftproxy.model.addresses import Family
 from nftproxy.rules.transaction import delete_transaction, join
 from tests.conftest import CHECKOUT
-from tools.image.build import ARCHIVE, BILL
+from tools.image.build import ARCHIVE, BILL, NATIVE
 from tools.image.containerd import Containerd
 from tools.image.kubelet import Container, Pod
 
@@ -43,8 +43,8 @@ FOLLOW = [
     "run", f"--source={INSIDE}/manifests", f"--config={INSIDE}/config.yaml", "--hostname-override=node-a",
 ]  # fmt: skip
 
-LARGEST = 132_000_000
-"""Bytes that the image may take unpacked."""
+LARGEST = {"amd64": 130_000_000, "arm64": 132_000_000}
+"""Bytes that the image may take unpacked, by architecture."""
 
 
 @pytest.fixture(scope="module")
@@ -148,7 +148,7 @@ def test_the_memory_limit_is_the_kernels(proxy: Container) -> None:
 
 def test_the_image_is_small_and_says_what_is_in_it() -> None:
     """It takes no more than stated, and its bill of materials names Debian's packages and every pinned dependency."""
-    assert ARCHIVE.stat().st_size <= LARGEST
+    assert ARCHIVE.stat().st_size <= LARGEST[NATIVE]
     bill = json.loads(BILL.read_text())
     listed = {each["purl"].split("?")[0].replace("pkg:pypi/", "").replace("@", "==") for each in bill["components"]}
     text = (CHECKOUT / "examples" / "deploy" / "requirements.txt").read_text()

@@ -41,7 +41,7 @@ LOSSES = 20
 def lines(work: Callable[[], object]) -> int:
     """Count the lines of Python that some work runs, with the beginnings and ends of calls.
 
-    A loop on one line counts each time around.  Python 3.13 misses instructions, but no lines.
+    A comprehension on a single line counts each of its rounds.  Python 3.13 misses instructions, but no lines.
     """
     count = 0
 
@@ -106,7 +106,7 @@ def _losses(pipeline: Pipeline, parts: list[list[Pod]]) -> Iterator[Transaction]
 
 
 def measure_rollout(size: Size, figures: Figures) -> None:
-    """A hundred Services exchange 20 endpoints each, one at a time: the elements and declarations of each change."""
+    """Count elements and declarations of each change while a hundred Services exchange 20 endpoints, one at a time."""
     pipeline = cluster.new_pipeline()
     pipeline.ingest(_put(json.dumps(each).encode()) for each in cluster.objects(size))
     sizes = []

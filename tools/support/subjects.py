@@ -54,6 +54,7 @@ AGENTS = (
     "faults/test_top.py::test_connections_have_their_services_names",
 )
 """Tests of agents in tests/system: a few, as agents start slowly on an emulated processor."""
+
 IMAGE = "image"
 """The subject that needs the container image of the machine's architecture (tools/image)."""
 
