@@ -53,7 +53,7 @@ def test_a_pod_with_many_connections_gets_fewer(town: Town, ip: Ip) -> None:
     with ExitStack() as stack:
         for _ in range(HELD):
             assert stack.enter_context(closing(town.client.talk(busy, PORT, timeout=10))).ask().name == "web-b"
-        eventually(lambda: share(town, ip, "b"), 6.2, timeout=60)
+        eventually(lambda: share(town, ip, "b"), 6.2)
         names = [town.client.ask(least, PORT, timeout=10).name for _ in range(200)]
         assert 0 < names.count("web-b") < 50
     assert town.metric("nftproxy_rebalanced_lists_total") > before
@@ -62,6 +62,6 @@ def test_a_pod_with_many_connections_gets_fewer(town: Town, ip: Ip) -> None:
             while (held := town.client.talk(least, PORT, timeout=10)).ask().name != "web-c":
                 held.close()
             stack.enter_context(closing(held))
-        eventually(lambda: share(town, ip, "b") > 50, True, timeout=60)
+        eventually(lambda: share(town, ip, "b") > 50, True)
     for name in ("busy", "least"):
         town.remove_service(name)

@@ -11,7 +11,7 @@ from nftproxy_conformance.lab import RealHost, obstacle
 
 from nftproxy.policy.silence import FIRST_PAUSE
 from tests.support.cluster import IP6, Ip
-from tests.support.waiting import wait_until
+from tests.support.waiting import PATIENCE, wait_until
 from tests.system.e2e import silent_town
 from tests.system.e2e.agent import eventually
 from tests.system.e2e.silent_town import NEEDED, PLAIN, SILENT, Connections, Town, failover, put_service
@@ -37,7 +37,7 @@ def test_node_that_dies_is_left_out(town: Town, ip: Ip) -> None:
                 each.begin(4)
                 each.wait(0.1)
         eventually(town.status, [town.place(ip)])
-        assert web.wait(30) == 0
+        assert web.wait(PATIENCE) == 0
         assert plain.wait(0.01) > 0
     assert town.answering(ip.vip) == {"web-c"}
     assert SILENT in town.explain(ip.vip)
@@ -46,7 +46,7 @@ def test_node_that_dies_is_left_out(town: Town, ip: Ip) -> None:
     assert town.metric("nftproxy_connections_moved_total") > 0
     eventually(lambda: (town.silences("web"), town.silences("other")), (reported + 1, 0))
     town.network.route(town.ranges(ip), town.nodes[1])
-    eventually(town.status, [], timeout=60)
+    eventually(town.status, [])
     eventually(functools.partial(town.answering, ip.vip), {"web-b", "web-c"})
 
 
@@ -84,7 +84,7 @@ def test_pod_that_loses_packets_stays(town: Town, ip: Ip) -> None:
         for _ in range(15):
             web.begin(4)
             web.wait(0.15)
-        assert web.wait(30) == 0
+        assert web.wait(PATIENCE) == 0
         assert len([seconds for seconds in web.took if seconds > 0.9]) >= 6
     town.nodes[1].load(f"delete table {family} lossy")
     assert (town.metric("nftproxy_silences_total"), town.status()) == (before, [])
@@ -110,7 +110,7 @@ def test_slow_pod_stays_beside_a_dead_one(town: Town) -> None:
         keep_on_until(town, first, before + 2)
         for _ in range(10):
             keep_on(then)
-        assert [each.wait(30) for each in [*first, *then]] == [0, 0, 0, 0]
+        assert [each.wait(PATIENCE) for each in [*first, *then]] == [0, 0, 0, 0]
     for each in then:
         assert len([seconds for seconds in each.took if seconds >= DELAY]) >= len(each.took) / 8
     assert set(town.shares("late")) == everyone - dead
@@ -136,8 +136,8 @@ def test_flapping_is_damped(town: Town) -> None:
             fallen += 2
             keep_on_until(town, clients, fallen)
             flaps += flap(town, pod)
-            eventually(functools.partial(town.metric, "nftproxy_silent_endpoints"), 0, timeout=60)
-        assert [each.wait(30) for each in clients] == [0, 0]
+            eventually(functools.partial(town.metric, "nftproxy_silent_endpoints"), 0)
+        assert [each.wait(PATIENCE) for each in clients] == [0, 0]
     for place in (f"{pod.address}:8080", f"[{pod.address6}]:8080"):
         first, second = town.pauses(place)
         assert (first > 0.75 * FIRST_PAUSE, second > 0.75 * 2 * FIRST_PAUSE) == (True, True), (first, second)
@@ -189,8 +189,8 @@ def test_last_endpoint_is_never_left_out(town: Town, ip: Ip) -> None:
         assert (SILENT in explained, NEEDED in explained) == (True, True)
         town.network.route(town.ranges(ip), town.nodes[1])
         town.network.route(town.other_ranges(ip), town.nodes[2])
-        assert web.wait(60) == 0
-    eventually(town.status, [], timeout=60)
+        assert web.wait(PATIENCE) == 0
+    eventually(town.status, [])
 
 
 def test_refused_connections_fail_for_nobody(town: Town) -> None:
@@ -208,11 +208,11 @@ def test_refused_connections_fail_for_nobody(town: Town) -> None:
             server.close()
         keep_on_until(town, clients, fallen + 2)
         keep_on(clients)
-        assert [each.wait(30) for each in clients] == [0, 0]
+        assert [each.wait(PATIENCE) for each in clients] == [0, 0]
         assert sum(seconds > 0.5 for each in clients for seconds in each.took) > 0
         assert set(town.shares("roll")) == {town.pods["web-b"].address, town.pods["web-b"].address6}
         pod.serve(8080)
-        eventually(lambda: len(town.shares("roll")), 4, timeout=60)
+        eventually(lambda: len(town.shares("roll")), 4)
     town.remove_service("roll")
     pod.close()
 
@@ -235,7 +235,7 @@ def test_a_pod_that_refuses_one_client_stays(town: Town) -> None:
 
         wait_until(provoke, pause=0)
         pod.run(["nft", "delete table inet t"])
-        assert client.wait(60) == 0
+        assert client.wait(PATIENCE) == 0
     assert (town.metric("nftproxy_silences_total"), town.status()) == (before, [])
     town.remove_service("roll")
 
@@ -248,7 +248,7 @@ def test_connections_to_a_pod_that_is_gone_end(town: Town, ip: Ip) -> None:
     put_service(town.server, "roll", VIPS, [f"{ip.of(pod)}@node-b"], metadata=failover("gone"))
     eventually(lambda: set(town.shares("roll")), {ip.of(pod)})
     ended = town.metric("nftproxy_connections_ended_total")
-    with town.client.talk(vip, silent_town.PORT, timeout=60) as lost:
+    with town.client.talk(vip, silent_town.PORT, timeout=PATIENCE) as lost:
         assert lost.ask().name == "vanishing"
         town.network.lose(ip.of(pod))
         put_service(town.server, "roll", VIPS, [rest], metadata=failover("gone"))
