@@ -15,6 +15,8 @@ import httpx
 import pytest
 import yaml
 from click.testing import CliRunner
+from nftproxy_conformance.apiserver import ApiServer
+from nftproxy_conformance.apiserver.settings import Settings
 from nftproxy_conformance.lab import obstacle
 
 from nftproxy.api.resources import resources
@@ -25,6 +27,7 @@ from tools.image.build import NATIVE
 from tools.kubernetes.__main__ import main
 from tools.kubernetes.adoption import Release
 from tools.kubernetes.agents import STYLES, first_version, last_version, request_head
+from tools.kubernetes.answers import PROBES
 from tools.kubernetes.binaries import CLUSTER, VARIABLE, Binaries
 from tools.kubernetes.deployment import config_map
 from tools.kubernetes.dns import answer
@@ -33,7 +36,7 @@ from tools.kubernetes.images import AGNHOST_IMAGE, KUBE_PROXY, PAUSE, wanted
 from tools.kubernetes.judging import verdict
 from tools.kubernetes.layout import places
 from tools.kubernetes.loadbalancer import balanced, hops
-from tools.kubernetes.recording import fate
+from tools.kubernetes.recording import fate, told
 from tools.kubernetes.results import FAILED, NOT_RUN, PASSED, SpecResult, merged, read, summary, table
 from tools.migration.switch import Account, Step
 from tools.migration.traffic import Try
@@ -63,7 +66,18 @@ def test_without_a_folder_it_says_what_it_lacks() -> None:
 @needs_root
 @pytest.mark.parametrize(
     "step",
-    ["control-plane", "cluster", "conformance", "migration", "adoption . .", "failover", "agents", "tests", "outages"],
+    [
+        "control-plane",
+        "answers",
+        "cluster",
+        "conformance",
+        "migration",
+        "adoption . .",
+        "failover",
+        "agents",
+        "tests",
+        "outages",
+    ],
 )
 def test_each_step_says_what_it_lacks(step: str, tmp_path: Path) -> None:
     """With an empty folder each step names missing programs, and ends with success."""
@@ -79,6 +93,45 @@ def test_missing_programs_are_named(tmp_path: Path) -> None:
     (tmp_path / "kubelet").chmod(0o644)
     (tmp_path / "kubectl").unlink()
     assert Binaries(tmp_path).lack(CLUSTER) == f"{tmp_path} lacks kubelet, kubectl"
+
+
+def test_the_versions_of_a_cluster_are_told() -> None:
+    """The API server's version comes first.  Each other version has the names of its programs."""
+    assert told({"kube-apiserver": "1.36.2", "kubelet": "1.36.2"}) == "v1.36.2"
+    given = {"kube-apiserver": "1.28.3", "kubelet": "1.28.3", "kubectl": "1.36.2", "e2e.test": "1.36.2"}
+    assert told(given) == "v1.28.3, kubectl and e2e.test of v1.36.2"
+
+
+@pytest.mark.parametrize(
+    "script", ["echo Kubernetes v1.28.3", "echo Client Version: v1.28.3; echo Kustomize Version: v5.8.1"]
+)
+def test_programs_say_their_version(tmp_path: Path, script: str) -> None:
+    """The first version in the output is the program's."""
+    program = tmp_path / "kubelet"
+    program.write_text(f"#!/bin/sh\n{script}\n")
+    program.chmod(0o755)
+    assert Binaries(tmp_path).version("kubelet") == "1.28.3"
+
+
+# Answers of API servers
+
+
+def test_versions_differ_in_these_answers() -> None:
+    """All requests are answered.  The oldest and the newest version differ by what Kubernetes has added."""
+    answers = []
+    for version in ("v1.28.0", "v1.36.0"):
+        server = ApiServer(settings=Settings(version=version))
+        with server, httpx.Client(base_url=server.url, trust_env=False) as asked:
+            answers.append({name: probe.facts_of(asked)[0] for name, probe in PROBES.items()})
+    oldest, newest = answers
+    assert {name: (oldest[name], newest[name]) for name in PROBES if oldest[name] != newest[name]} == {
+        "trafficDistribution Nowhere": (201, 422),
+        "by ClusterIP": (400, 200),
+        "by type": (400, 200),
+        "ServiceCIDRs": (404, 200),
+        "a watch with initial events": (422, 200),
+        "a watch by ClusterIP": (400, 200),
+    }
 
 
 # Names and addresses
@@ -207,9 +260,10 @@ def test_images_are_built_under_the_names_that_the_tests_ask_for() -> None:
     """An image of the tests is built if its program is there, in the versions that the tests name."""
     agnhost, regression = (f"registry.k8s.io/e2e-test-images/{name}" for name in ("agnhost:2.63.0", REGRESSION))
     listing = f"{agnhost}\ngcr.io/k8s-authenticated-test/agnhost:2.6\nregistry.k8s.io/nginx:1\n{regression}\n"
-    found = wanted(listing, regression=True)
-    assert found == wanted(listing, regression=False) | {"regression": [regression]}
+    found = wanted(listing)
+    assert found == wanted(listing, ["regression"]) | {"regression": [regression]}
     assert (found["pause"], found["kube-proxy"], found["agnhost"]) == ([PAUSE], [KUBE_PROXY], [AGNHOST_IMAGE, agnhost])
+    assert found == wanted(listing, ["kube-proxy"]) | {"kube-proxy": [KUBE_PROXY]}
 
 
 # DNS

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 import signal
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from functools import cached_property
 from pathlib import Path
@@ -19,6 +19,8 @@ from tools.kubernetes.adoption import Release, adopt
 from tools.kubernetes.agents import HEADER as AGENTS_HEADER
 from tools.kubernetes.agents import STYLES
 from tools.kubernetes.agents import compare as compare_agents
+from tools.kubernetes.answers import HEADER as ANSWERS_HEADER
+from tools.kubernetes.answers import PROBES, differences
 from tools.kubernetes.binaries import CLUSTER, CONTROL_PLANE, DEBIAN, END_TO_END, VARIABLE, Binaries
 from tools.kubernetes.cluster import RealCluster
 from tools.kubernetes.control_plane import RealControlPlane, free_ports
@@ -28,7 +30,7 @@ from tools.kubernetes.failover import HEADER, KUBE_PROXY, VARIANTS, failovers
 from tools.kubernetes.judging import JUDGED, judge, verdict
 from tools.kubernetes.migration import migrate
 from tools.kubernetes.outages import OUTAGES
-from tools.kubernetes.recording import DEFAULT_SIZE, fate, faults, note
+from tools.kubernetes.recording import DEFAULT_SIZE, VERSIONED, fate, faults, note
 from tools.kubernetes.results import FAILED, summary, table
 from tools.kubernetes.scale import HEADER as SCALE_HEADER
 from tools.kubernetes.scale import compare
@@ -84,9 +86,9 @@ class ClusterRun:
         use_nftproxy(self.bare)
         return self.bare
 
-    def note(self, column: str, step: str, result: str) -> None:
-        """Record the result of a step."""
-        note(self.binaries, column, step, result, self._size)
+    def note(self, column: str, step: str, result: str, programs: Sequence[str] = VERSIONED) -> None:
+        """Record the result of a step with some programs."""
+        note(self.binaries, column, step, result, self._size, programs)
 
     def close(self) -> None:
         """End the cluster."""
@@ -146,6 +148,18 @@ def control_plane(given: ClusterRun) -> None:
 
 
 @main.command()
+@click.pass_obj
+def answers(given: ClusterRun) -> None:
+    """Send the same requests to a real API server and to the tests' API server, which imitates its version."""
+    given.need(*CONTROL_PLANE)
+    rows = list(differences(given.binaries, given.directory))
+    click.echo(markdown(ANSWERS_HEADER, rows))
+    result = f"{len(PROBES) - len(rows)} of {len(PROBES)} answers are the same"
+    given.note("answers of the tests' API server", "answers", result)
+    given.is_well &= not rows
+
+
+@main.command()
 @click.option("--proxy/--no-proxy", default=True, show_default=True, help="Whether nftproxy runs on the nodes.")
 @click.pass_obj
 def cluster(given: ClusterRun, proxy: bool) -> None:
@@ -164,7 +178,7 @@ def conformance(given: ClusterRun, examples: int) -> None:
     for column, arguments in JUDGED.items():
         status, output = judge(given.binaries, given.directory, f"--examples={examples}", *arguments)
         click.echo(output)
-        given.note(column, f"conformance --examples {examples}", verdict(output))
+        given.note(column, f"conformance --examples {examples}", verdict(output), ["kube-proxy"])
         given.is_well &= not status
 
 
@@ -172,6 +186,7 @@ def conformance(given: ClusterRun, examples: int) -> None:
 @click.pass_obj
 def migration(given: ClusterRun) -> None:
     """Replace kube-proxy by nftproxy, node by node and under traffic.  This step must be the cluster's first."""
+    given.need(*CLUSTER, "kube-proxy")
     result = show(given, [migrate(take_bare(given, "migration"))])
     given.note("migration from kube-proxy", "migration", result)
 
@@ -229,6 +244,7 @@ def failover(given: ClusterRun, rollouts: int, variants: tuple[str, ...]) -> Non
 
     This step must be the cluster's first.
     """
+    given.need(*CLUSTER, "kube-proxy")
     click.echo(markdown(HEADER, told(failovers(take_bare(given, "failover"), rollouts, variants))))
 
 
@@ -251,8 +267,9 @@ def tests(given: ClusterRun, focus: tuple[str, ...], labels: str, timeout: str, 
     found = [each for each_focus in by_focus.values() for each in each_focus]
     click.echo(table(keep(found, results) if results else found))
     for each, those in by_focus.items():
-        column = "tests of sig-network, " + each.removeprefix("sig-network").removeprefix(".*")
-        given.note(column.removesuffix(", "), f"tests --focus {shlex.quote(each)}", summary(those))
+        parts = "tests of sig-network", each.removeprefix("sig-network").removeprefix(".*"), labels
+        step = f"tests --focus {shlex.quote(each)}" + (f" --labels {shlex.quote(labels)}" if labels else "")
+        given.note(", ".join(filter(None, parts)), step, summary(those))
     given.is_well &= all(each.state != FAILED for each in found)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
@@ -11,7 +12,7 @@ from pathlib import Path
 VARIABLE = "NFTPROXY_KUBERNETES"
 """The environment variable with the folder."""
 CONTROL_PLANE = ("etcd", "kube-apiserver")
-CLUSTER = (*CONTROL_PLANE, "kube-controller-manager", "kube-scheduler", "kubelet", "kubectl", "kube-proxy", "agnhost")
+CLUSTER = (*CONTROL_PLANE, "kube-controller-manager", "kube-scheduler", "kubelet", "kubectl", "agnhost")
 END_TO_END = "e2e.test"
 DEBIAN = {
     "containerd": "containerd",
@@ -56,7 +57,9 @@ class Binaries:
         """Whether the folder has a program."""
         return Path(self.path(program)).exists()
 
-    def version(self) -> str:
-        """The version of kube-proxy, such as "1.36.2"."""
-        command = [self.path("kube-proxy"), "--version"]
-        return subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()[-1].removeprefix("v")
+    def version(self, program: str) -> str:
+        """The version of a program, such as "1.36.2"."""
+        command = [self.path(program), *(("version", "--client") if program == "kubectl" else ("--version",))]
+        told = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+        (found, *_) = re.findall(r"v(\d+\.\d+\.\d\S*)", told)
+        return str(found)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from tools.image.build import ARCHIVE, build, build_archive
@@ -23,20 +23,22 @@ TESTS_TARGETS = {
     REGRESSION: "regression",
 }
 """Targets of the Containerfile, by the last part of the names of the tests' images."""
+OPTIONAL = {"kube-proxy": "kube-proxy", "regression": REGRESSION}
+"""Targets that are built if the folder has their program."""
 
 
-def wanted(listing: str, *, regression: bool) -> dict[str, list[str]]:
+def wanted(listing: str, absent: Collection[str] = ()) -> dict[str, list[str]]:
     """The names of the images that can be built, by the target that builds them.
 
     Args:
         listing: the output of `e2e.test --list-images`, a name in each line.
-        regression: whether there is a binary of regression-issue-74839.
+        absent: targets that can't be built.
     """
-    found = {target: [name] for name, target in TARGETS.items()}
+    found = {target: [name] for name, target in TARGETS.items() if target not in absent}
     for name in listing.split():
         registry, _, path = name.partition("/")
         target = TESTS_TARGETS.get(path.rpartition("/")[2].partition(":")[0], "")
-        if registry == REGISTRY and target and (regression or target != "regression"):
+        if registry == REGISTRY and target and target not in absent:
             found.setdefault(target, []).append(name)
     return found
 
@@ -54,7 +56,8 @@ def build_images(binaries: Binaries, directory: Path, ours: Sequence[Path]) -> N
         command = [binaries.path(END_TO_END), "--list-images"]
         listing = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     context = Path(binaries.path("agnhost")).parent
-    for target, (name, *more) in wanted(listing, regression=binaries.has(REGRESSION)).items():
+    absent = [target for target, program in OPTIONAL.items() if not binaries.has(program)]
+    for target, (name, *more) in wanted(listing, absent).items():
         build_archive(name, CONTAINERFILE, context, directory / f"{target}.tar", "--target", target)
         (directory / f"{target}.names").write_text("".join(f"{name} {other}\n" for other in more))
     if not ours:

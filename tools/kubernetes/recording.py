@@ -6,17 +6,26 @@ import datetime
 import platform
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
-from tools.kubernetes.binaries import Binaries
+from tools.kubernetes.binaries import END_TO_END, Binaries
 from tools.migration.switch import Account
 from tools.support.results import SupportResult, record
 
 DEFAULT_SIZE = (3, 1)
 """Nodes and zones."""
+VERSIONED = ("kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubelet", "kubectl", END_TO_END)
+"""Programs of a cluster that have Kubernetes' version.  A row is of the first one's."""
 
 
-def note(binaries: Binaries, column: str, step: str, result: str, size: tuple[int, int] = DEFAULT_SIZE) -> None:
+def note(
+    binaries: Binaries,
+    column: str,
+    step: str,
+    result: str,
+    size: tuple[int, int] = DEFAULT_SIZE,
+    programs: Sequence[str] = VERSIONED,
+) -> None:
     """Record the result of a step, in place of an earlier one.
 
     Args:
@@ -25,21 +34,31 @@ def note(binaries: Binaries, column: str, step: str, result: str, size: tuple[in
         step: its words on the command line.
         result: in words.
         size: nodes and zones.
+        programs: that were tried.
     """
-    version = binaries.version()
+    versions = {each: binaries.version(each) for each in programs if binaries.has(each)}
     options = "" if size == DEFAULT_SIZE else "--nodes {} --zones {} ".format(*size)
     linux = ".".join(re.findall(r"\d+", platform.release())[:2])
     record(
         SupportResult(
             topic="kubernetes",
-            row=version.rpartition(".")[0],
+            row=versions[programs[0]].rpartition(".")[0],
             column=column,
             command=f"python -m tools.kubernetes {options}{step}",
             date=f"{datetime.datetime.now(datetime.UTC):%Y-%m-%d}",
             result=result,
-            details=f"v{version}, in namespaces, Linux {linux}",
+            details=f"{told(versions)}, in namespaces, Linux {linux}",
         )
     )
+
+
+def told(versions: Mapping[str, str]) -> str:
+    """The version of the first program, and each other version with its programs, in words."""
+    by_version: dict[str, list[str]] = {}
+    for program, version in versions.items():
+        by_version.setdefault(version, []).append(program)
+    first, *others = by_version
+    return ", ".join([f"v{first}", *(f"{' and '.join(by_version[each])} of v{each}" for each in others)])
 
 
 def fate(accounts: Sequence[Account]) -> str:

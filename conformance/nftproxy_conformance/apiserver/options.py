@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from nftproxy_conformance.apiserver import versions
 from nftproxy_conformance.apiserver.resources import Target
 from nftproxy_conformance.apiserver.selectors import Selection, parse_fields, parse_labels
 from nftproxy_conformance.apiserver.status import ApiError, invalid_options, unreadable_version
+from nftproxy_conformance.apiserver.validation import Cause, forbidden, word
 
 _YES = {"1", "true", "True"}
+_MATCH, _INITIAL = "resourceVersionMatch", "sendInitialEvents"
 
 
 class Options(NamedTuple):
@@ -60,9 +62,9 @@ def parse_options(target: Target, query: Mapping[str, str], version: str) -> Opt
     if options.is_watch and not options.resource_version and send_initial is None and not options.match:
         # A watch from anywhere begins with the present objects (internalversion, SetListOptionsDefaults, since 1.32)
         return options._replace(send_initial_events=True)
-    problem = _watch_problem(options, version) if options.is_watch else _list_problem(options)
-    if problem:
-        raise invalid_options(problem)
+    causes = list(_watch_causes(options, version) if options.is_watch else _list_causes(options))
+    if causes:
+        raise invalid_options(causes)
     return options
 
 
@@ -79,36 +81,27 @@ def _is_number(text: str) -> bool:
     return text.isascii() and text.isdigit()
 
 
-def _list_problem(options: Options) -> str:
+def _list_causes(options: Options) -> Iterator[Cause]:
+    if options.match:
+        if options.resource_version is None:
+            yield forbidden(_MATCH, "resourceVersionMatch is forbidden unless resourceVersion is provided")
+        if options.continue_token:
+            yield forbidden(_MATCH, "resourceVersionMatch is forbidden when continue is provided")
+        yield from word(_MATCH, options.match, ("Exact", "NotOlderThan"))
+        if options.match == "Exact" and options.resource_version == 0:
+            yield forbidden(_MATCH, 'resourceVersionMatch "exact" is forbidden for resourceVersion "0"')
     if options.send_initial_events is not None:
-        return "sendInitialEvents: Forbidden: sendInitialEvents is forbidden for list"
-    if not options.match:
-        return ""
-    if options.resource_version is None:
-        return _forbidden("resourceVersionMatch is forbidden unless resourceVersion is provided")
-    if options.continue_token:
-        return _forbidden("resourceVersionMatch is forbidden when continue is provided")
-    if options.match not in {"Exact", "NotOlderThan"}:
-        return (
-            f'resourceVersionMatch: Unsupported value: "{options.match}": supported values: "Exact", "NotOlderThan", ""'
-        )
-    if options.match == "Exact" and options.resource_version == 0:
-        return _forbidden('resourceVersionMatch "exact" is forbidden for resourceVersion "0"')
-    return ""
+        yield forbidden(_INITIAL, "sendInitialEvents is forbidden for list")
 
 
-def _watch_problem(options: Options, version: str) -> str:
-    if options.send_initial_events is None:
-        return options.match and _forbidden(
-            "resourceVersionMatch is forbidden for watch unless sendInitialEvents is provided"
-        )
-    if options.match != "NotOlderThan":
-        return _forbidden("sendInitialEvents requires setting resourceVersionMatch to NotOlderThan")
-    if not versions.has(version, versions.Feature.WATCH_LIST):
+def _watch_causes(options: Options, version: str) -> Iterator[Cause]:
+    has_list = options.send_initial_events is not None
+    if has_list and options.match != "NotOlderThan":
+        yield forbidden(_MATCH, "sendInitialEvents requires setting resourceVersionMatch to NotOlderThan")
+    if has_list and not versions.has(version, versions.Feature.WATCH_LIST):
         why = "sendInitialEvents is forbidden for watch unless the WatchList feature gate is enabled"
-        return f"sendInitialEvents: Forbidden: {why}"
-    return ""
-
-
-def _forbidden(why: str) -> str:
-    return f"resourceVersionMatch: Forbidden: {why}"
+        yield forbidden(_INITIAL, why)
+    if options.match:
+        if not has_list:
+            yield forbidden(_MATCH, "resourceVersionMatch is forbidden for watch unless sendInitialEvents is provided")
+        yield from word(_MATCH, options.match, ("NotOlderThan",))

@@ -145,14 +145,19 @@ def invalid_object(target: Target, name: str, causes: Iterable[Cause]) -> ApiErr
     kind = target.resource.kind
     # Events are validated as those of the core group
     group = {"group": target.resource.group} if target.resource.group and kind != "Event" else {}
+    return _invalid(kind, name, {"name": name, **group, "kind": kind}, causes)
+
+
+def invalid_options(causes: Iterable[Cause]) -> ApiError:
+    """The query contradicts itself."""
+    kind, group = "ListOptions", "meta.k8s.io"
+    return _invalid(f"{kind}.{group}", "", {"group": group, "kind": kind}, causes)
+
+
+def _invalid(kind: str, name: str, details: dict[str, Any], causes: Iterable[Cause]) -> ApiError:
     listed = [{"reason": cause.reason, "message": cause.message, "field": cause.field} for cause in causes]
     message = f'{kind} "{name}" is invalid: {", ".join(f"{cause.field}: {cause.message}" for cause in causes)}'
-    return ApiError(422, message, details={"name": name, **group, "kind": kind, "causes": listed})
-
-
-def invalid_options(problem: str) -> ApiError:
-    """The query contradicts itself."""
-    return ApiError(422, f'ListOptions.meta.k8s.io "" is invalid: {problem}')
+    return ApiError(422, message, details=details | {"causes": listed})
 
 
 def unreadable_version(text: str, *, is_watch: bool) -> ApiError:

@@ -44,7 +44,9 @@ def test_watches_that_begin_with_a_list(server: ApiServer, client: httpx.Client,
     answer = client.get(SERVICES, params=INITIAL)
     assert answer.status_code == status
     if status == 422:
-        assert "unless the WatchList feature gate is enabled" in answer.text
+        (cause,) = answer.json()["details"]["causes"]
+        assert (cause["reason"], cause["field"]) == ("FieldValueForbidden", "sendInitialEvents")
+        assert cause["message"].endswith("unless the WatchList feature gate is enabled")
 
 
 @pytest.mark.parametrize(
