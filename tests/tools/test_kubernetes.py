@@ -36,6 +36,7 @@ from tools.kubernetes.images import AGNHOST_IMAGE, KUBE_PROXY, PAUSE, wanted
 from tools.kubernetes.judging import verdict
 from tools.kubernetes.layout import places
 from tools.kubernetes.loadbalancer import balanced, hops
+from tools.kubernetes.outages import OUTAGES
 from tools.kubernetes.recording import fate, told
 from tools.kubernetes.results import FAILED, NOT_RUN, PASSED, SpecResult, merged, read, summary, table
 from tools.migration.switch import Account, Step
@@ -111,6 +112,26 @@ def test_programs_say_their_version(tmp_path: Path, script: str) -> None:
     program.write_text(f"#!/bin/sh\n{script}\n")
     program.chmod(0o755)
     assert Binaries(tmp_path).version("kubelet") == "1.28.3"
+
+
+# Outages
+
+
+def test_outages_of_both_proxies_have_rows_of_their_own() -> None:
+    """Only nftproxy's row has the annotation of the Service."""
+    columns = [OUTAGES["eviction"].column(is_kube_proxy=each) for each in (False, True)]
+    assert columns == [
+        "a pod that its kubelet evicts, with failover",
+        "a pod that its kubelet evicts, under kube-proxy",
+    ]
+
+
+@needs_root
+def test_kube_proxy_has_no_agents_to_restart(tmp_path: Path) -> None:
+    """Under kube-proxy the restarts of agents are denied."""
+    done = CliRunner().invoke(main, ["--binaries", str(tmp_path), "outages", "--kube-proxy"])
+    assert done.exit_code == 2
+    assert "restarts are of nftproxy's agents" in done.output
 
 
 # Answers of API servers

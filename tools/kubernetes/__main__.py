@@ -24,12 +24,12 @@ from tools.kubernetes.answers import PROBES, differences
 from tools.kubernetes.binaries import CLUSTER, CONTROL_PLANE, DEBIAN, END_TO_END, VARIABLE, Binaries
 from tools.kubernetes.cluster import RealCluster
 from tools.kubernetes.control_plane import RealControlPlane, free_ports
-from tools.kubernetes.deployment import use_nftproxy
+from tools.kubernetes.deployment import deploy_kube_proxy, use_nftproxy
 from tools.kubernetes.end_to_end import keep, run_tests
 from tools.kubernetes.failover import HEADER, KUBE_PROXY, VARIANTS, failovers
 from tools.kubernetes.judging import JUDGED, judge, verdict
 from tools.kubernetes.migration import migrate
-from tools.kubernetes.outages import OUTAGES
+from tools.kubernetes.outages import OF_AGENTS, OUTAGES
 from tools.kubernetes.recording import DEFAULT_SIZE, VERSIONED, fate, faults, note
 from tools.kubernetes.results import FAILED, summary, table
 from tools.kubernetes.scale import HEADER as SCALE_HEADER
@@ -275,12 +275,19 @@ def tests(given: ClusterRun, focus: tuple[str, ...], labels: str, timeout: str, 
 
 @main.command()
 @click.option("--only", multiple=True, type=click.Choice(list(OUTAGES)), default=list(OUTAGES), help="Repeatable.")
+@click.option("--kube-proxy", "is_kube_proxy", is_flag=True, help="In place of nftproxy, as the cluster's first step.")
 @click.pass_obj
-def outages(given: ClusterRun, only: tuple[str, ...]) -> None:
+def outages(given: ClusterRun, only: tuple[str, ...], is_kube_proxy: bool) -> None:
     """Stop, restore and restart programs of the cluster, and let pods be evicted, under traffic."""
+    if is_kube_proxy:
+        if OF_AGENTS in only:
+            raise click.UsageError(f"{OF_AGENTS} are of nftproxy's agents: choose others by --only")
+        given.need(*CLUSTER, "kube-proxy")
+        deploy_kube_proxy(take_bare(given, "outages --kube-proxy"))
     for name in only:
-        result = show(given, OUTAGES[name].run(given.cluster), OUTAGES[name].excused)
-        given.note(OUTAGES[name].title, f"outages --only {name}", result)
+        outage, option = OUTAGES[name], " --kube-proxy" if is_kube_proxy else ""
+        result = show(given, outage.run(given.cluster), outage.excused)
+        given.note(outage.column(is_kube_proxy=is_kube_proxy), f"outages --only {name}{option}", result)
 
 
 def told(rows: Iterable[tuple[str, ...]]) -> Iterator[tuple[str, ...]]:

@@ -149,17 +149,28 @@ def _drain(cluster: RealCluster, node: str) -> None:
 
 
 class Outage(NamedTuple):
-    """What happens to the cluster, in words, the function that does it, and faults that no proxy can avoid."""
+    """An outage of the cluster."""
 
     title: str
     run: Callable[[RealCluster], Iterator[Account]]
+    annotated: str = ""
+    """The annotation of nftproxy that the clients' Service has, in words."""
     excused: frozenset[str] = frozenset()
+    """Faults of connections that no proxy can avoid."""
+
+    def column(self, *, is_kube_proxy: bool) -> str:
+        """What was tried, for the row of its result."""
+        return ", ".join(filter(None, [self.title, "under kube-proxy" if is_kube_proxy else self.annotated]))
+
+
+OF_AGENTS = "restarts"
+"""The outage of nftproxy's own agents."""
 
 
 OUTAGES = {
     "api": Outage("an outage of the API server", api_outage),
     "etcd": Outage("a restored etcd", restored_etcd),
-    "restarts": Outage("restarts of each kubelet and agent", restarts),
-    "eviction": Outage("a pod that its kubelet evicts, with failover", eviction, frozenset({"ECONNRESET"})),
+    OF_AGENTS: Outage("restarts of each kubelet and agent", restarts),
+    "eviction": Outage("a pod that its kubelet evicts", eviction, "with failover", frozenset({"ECONNRESET"})),
     "drains": Outage("a drain of each node", drains),
 }
