@@ -57,6 +57,30 @@ def test_a_machine_names_its_options() -> None:
     assert Machine("trixie", "trixie", architecture="arm64").options() == "--suite trixie --architecture arm64"
 
 
+@pytest.mark.parametrize(
+    ("script", "status", "boots"),
+    [
+        ("true", 125, 3),
+        ("[ -e first ] && touch begun && echo 7 >status; touch first", 7, 2),
+        ("touch begun", 125, 1),
+    ],
+    ids=["dies in each boot", "dies in the first boot", "dies with the command"],
+)
+def test_a_kernel_that_dies_early_is_booted_again(
+    script: str, status: int, boots: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A machine is booted again, two times at most, unless its command has begun."""
+    booted = []
+
+    def machine(_: Machine, __: Path, share: Path) -> list[str]:
+        booted.append(share)
+        return ["sh", "-c", f"cd {share}; touch console; {script}; true"]
+
+    monkeypatch.setattr(Machine, "_qemu", machine)
+    monkeypatch.setattr(Machine, "_provide_tree", lambda _: Path())
+    assert (Machine("trixie", "trixie").run(["true"], 60), len(booted)) == (status, boots)
+
+
 def test_a_missing_package_is_named_in_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where apt can't install what is missing, the program ends with its name."""
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # The first process of a virtual machine, and below systemd (with the argument "run") the unit that has the command.
-# The host shares /vm with it: "command" comes from there, "status" goes there.
+# The host shares /vm with it: "command" comes from there, "begun" and "status" go there.
 set -u
 export PATH=/venv/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LC_ALL=C.UTF-8 PYTHONUNBUFFERED=1
 export NFTPROXY_SLOWNESS=20  # what tests wait for may take so many times as long
@@ -9,6 +9,7 @@ export NFTPROXY_RESULTS=/vm/results.json
 run() {
     stty -F /dev/hvc0 raw
     cd /src
+    touch /vm/begun
     bash /vm/command </dev/null 2>&1 | cat >/dev/hvc0  # a pipe, as tests and pytest behave differently on a terminal
     echo "${PIPESTATUS[0]}" >/vm/status
     sync
