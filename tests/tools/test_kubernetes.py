@@ -149,6 +149,7 @@ def test_versions_differ_in_these_answers() -> None:
         "trafficDistribution Nowhere": (201, 422),
         "by ClusterIP": (400, 200),
         "by type": (400, 200),
+        "a list of no version": (500, 400),
         "ServiceCIDRs": (404, 200),
         "a watch with initial events": (422, 200),
         "a watch by ClusterIP": (400, 200),

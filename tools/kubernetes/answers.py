@@ -45,7 +45,8 @@ class Probe(NamedTuple):
         if answer.is_error:
             return answer.status_code, _error(answer)
         if "watch=1" in self.path:
-            return answer.status_code, [_event(json.loads(line)) for line in answer.text.splitlines()]
+            # The first events of older servers come in no order.
+            return answer.status_code, sorted(_event(json.loads(line)) for line in answer.text.splitlines())
         return answer.status_code, self.facts(answer.json())
 
 
@@ -57,9 +58,9 @@ def _error(answer: httpx.Response) -> Any:
     return status.get("reason"), [(each["reason"], each.get("field")) for each in causes]
 
 
-def _event(event: Any) -> tuple[str, str, Any]:
+def _event(event: Any) -> tuple[str, str, str]:
     metadata = event["object"]["metadata"]
-    return event["type"], metadata.get("name", ""), metadata.get("annotations")
+    return event["type"], metadata.get("name", ""), str(metadata.get("annotations"))
 
 
 def _names(answer: Any) -> tuple[list[str], Any, bool]:

@@ -43,7 +43,8 @@ def parse_options(target: Target, query: Mapping[str, str], version: str) -> Opt
     send_initial = query.get("sendInitialEvents")
     asked = query.get("resourceVersion", "")
     if asked and not _is_number(asked):
-        raise unreadable_version(asked, is_watch=is_watch(query))
+        is_checked = versions.has(version, versions.Feature.LISTS_CHECK_VERSIONS) and not is_watch(query)
+        raise unreadable_version(asked, is_checked=is_checked)
     options = Options(
         selection=Selection(
             target.namespace,

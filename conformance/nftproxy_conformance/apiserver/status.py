@@ -160,10 +160,10 @@ def _invalid(kind: str, name: str, details: dict[str, Any], causes: Iterable[Cau
     return ApiError(422, message, details=details | {"causes": listed})
 
 
-def unreadable_version(text: str, *, is_watch: bool) -> ApiError:
-    """A resourceVersion that is no number: a bad request of a list, and an error without a reason of a watch."""
+def unreadable_version(text: str, *, is_checked: bool) -> ApiError:
+    """A resourceVersion that is no number: a bad request if it is checked first, else an error without a reason."""
     message = f'resourceVersion: Invalid value: "{text}": strconv.ParseUint: parsing "{text}": invalid syntax'
-    if not is_watch:
+    if is_checked:
         return ApiError(400, f"invalid resource version: {message}")
     error = ApiError(500, message)
     del error.status["reason"]

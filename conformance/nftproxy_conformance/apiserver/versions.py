@@ -22,6 +22,7 @@ class Feature(Enum):
     SERVICE_FIELD_SELECTORS = auto()
     SERVICE_TRAFFIC_DISTRIBUTION = auto()
     SERVICE_CIDRS = auto()
+    LISTS_CHECK_VERSIONS = auto()
     PREFER_SAME_TRAFFIC_DISTRIBUTION = auto()
     WATCH_LIST = auto()
 
@@ -31,6 +32,7 @@ MINORS: dict[Feature, Collection[int]] = {
     Feature.SERVICE_FIELD_SELECTORS: range(31, _EVER),  # kubernetes/kubernetes#123905, without a gate
     Feature.SERVICE_TRAFFIC_DISTRIBUTION: range(31, _EVER),
     Feature.SERVICE_CIDRS: range(33, _EVER),
+    Feature.LISTS_CHECK_VERSIONS: range(33, _EVER),  # storage/cacher/delegator.go, without a gate
     Feature.PREFER_SAME_TRAFFIC_DISTRIBUTION: range(34, _EVER),
     Feature.WATCH_LIST: (32, *range(34, _EVER)),  # 1.33 turned it off again
 }

@@ -35,6 +35,14 @@ def test_ranges_of_services(server: ApiServer, client: httpx.Client, version: st
     assert bool(listed) is (status == 200)
 
 
+@pytest.mark.parametrize(("version", "status"), [("v1.32.0", 500), ("v1.33.0", 400)])
+def test_versions_that_are_no_numbers(server: ApiServer, client: httpx.Client, version: str, status: int) -> None:
+    """From 1.33 on such a list is a bad request, before that an error without a reason, as a watch is."""
+    server.settings.version = version
+    answer = client.get(SERVICES, params={"resourceVersion": "a"})
+    assert (answer.status_code, answer.json().get("reason")) == (status, "BadRequest" if status == 400 else None)
+
+
 @pytest.mark.parametrize(
     ("version", "status"), [("v1.31.0", 422), ("v1.32.0", 200), ("v1.33.0", 422), ("v1.34.0", 200)]
 )
