@@ -31,7 +31,7 @@ def sample(slices: Iterable[EndpointSlice], ranges: Sequence[Network]) -> list[A
     """Return endpoints within these ranges, one of each node's range, at most `MOST_TRIED`."""
     chosen: dict[str, Address] = {}
     for part in itertools.islice(slices, MOST_SLICES):
-        for endpoint in part.endpoints[:MOST_OF_A_SLICE]:
+        for endpoint in itertools.islice(part.endpoints, MOST_OF_A_SLICE):
             key = _node_range(endpoint.address)
             if key not in chosen and endpoint.ready and any(contains(each, endpoint.address) for each in ranges):
                 chosen[key] = endpoint.address

@@ -25,7 +25,7 @@ from nftproxy.api.validate import (
 )
 from nftproxy.model.addresses import FAMILIES, FAMILY_NAMES, Address, Family, family_of, is_ordinary_ipv4
 from nftproxy.model.codes import Code
-from nftproxy.model.objects import Endpoint, EndpointPort, EndpointSlice, ObjectKey
+from nftproxy.model.objects import EndpointPort, Endpoints, EndpointSlice, EndpointState, ObjectKey
 
 HEADLESS = "service.kubernetes.io/headless"
 SERVICE_NAME = "kubernetes.io/service-name"
@@ -53,12 +53,13 @@ def build_slice(given: schema.RawEndpointSlice, key: ObjectKey, report: Report) 
     elif family is not None:
         parsed = [_endpoint(index, endpoint, family, report) for index, endpoint in numbered(given.endpoints)]
         pods = [raw.target_ref for raw, endpoint in zip(given.endpoints or (), parsed, strict=True) if endpoint]
+        found = [endpoint for endpoint in parsed if endpoint]
         return EndpointSlice(
             key=key,
             service=ObjectKey(key.namespace, service),
             family=family,
             ports=tuple(_slice_ports(given, report)),
-            endpoints=tuple(filter(None, parsed)),
+            endpoints=Endpoints(" ".join([address for address, _ in found]), tuple([state for _, state in found])),
             triggered=_triggered(given, report),
             options=slice_options(given, report),
             pods=_pods(pods, key.namespace),
@@ -100,27 +101,30 @@ def _slice_ports(given: schema.RawEndpointSlice, report: Report) -> Iterator[End
         yield port
 
 
-def _endpoint(index: int, given: schema.RawEndpoint, family: Family, report: Report) -> Endpoint | None:
+def _endpoint(
+    index: int, given: schema.RawEndpoint, family: Family, report: Report
+) -> tuple[Address, EndpointState] | None:
     """Parse an endpoint.  Only its first address counts, as all of them are the same pod (Endpoint.addresses)."""
     path = f"endpoints[{index}]"
     address = _address(given.addresses, family, path, report)
     if address is None:
         return None
-    node_name = _node_name(given.node_name or "")
-    if node_name is None:
-        report(f"{path}.nodeName", f"{show(given.node_name)} is not the name of a Node")
+    node_name = given.node_name or ""
+    if node_name and not _is_node_name(node_name):
+        report(f"{path}.nodeName", f"{show(node_name)} is not the name of a Node")
         return None
     ready, serving, terminating = _conditions(given.conditions)
     zone = ""
     if given.zone:
-        zone = (_zone_name(given.zone) if isinstance(given.zone, str) else None) or ""
-        if not zone:  # it costs only its weight
+        if isinstance(given.zone, str) and _is_zone_name(given.zone):
+            zone = given.zone
+        else:  # it costs only its weight
             report(f"{path}.zone", f"{show(given.zone)} is not the name of a zone")
-    if given.hints is None:
-        return Endpoint(address, ready, serving, terminating, node_name, None, None, zone)
-    node_hints = _hints(given.hints.for_nodes, is_subdomain, f"{path}.hints.forNodes", report)
-    zone_hints = _hints(given.hints.for_zones, is_label_value, f"{path}.hints.forZones", report)
-    return Endpoint(address, ready, serving, terminating, node_name, node_hints, zone_hints, zone)
+    node_hints = zone_hints = None
+    if given.hints is not None:
+        node_hints = _hints(given.hints.for_nodes, is_subdomain, f"{path}.hints.forNodes", report)
+        zone_hints = _hints(given.hints.for_zones, is_label_value, f"{path}.hints.forZones", report)
+    return address, _shared_state(ready, serving, terminating, node_name, node_hints, zone_hints, zone)
 
 
 def _address(given: list[object] | None, family: Family, path: str, report: Report) -> Address | None:
@@ -137,19 +141,12 @@ def _address(given: list[object] | None, family: Family, path: str, report: Repo
     return address
 
 
-@functools.lru_cache(maxsize=16384)
-def _node_name(text: str) -> str | None:
-    """Return the name of a Node, or "", as the object that all endpoints share.  For any other text, return None.
+# A node has many endpoints, and a zone has still more, so each name is judged once.
+_is_node_name = functools.lru_cache(maxsize=16384)(is_subdomain)
+_is_zone_name = functools.lru_cache(maxsize=1024)(is_label_value)
 
-    A node has many endpoints, and a zone has still more, so each name is judged once.
-    """
-    return text if not text or is_subdomain(text) else None
-
-
-@functools.lru_cache(maxsize=1024)
-def _zone_name(text: str) -> str | None:
-    """Return the name of a zone as the object that all its endpoints share.  For any other text, return None."""
-    return text if is_label_value(text) else None
+_shared_state = functools.lru_cache(maxsize=16384)(EndpointState)
+"""Returns the state that all endpoints share whose fields are the same: most endpoints of a node."""
 
 
 def _conditions(given: schema.EndpointConditions | None) -> tuple[bool, bool, bool]:
@@ -172,10 +169,4 @@ def _hints(
             names.append(hint.name)
         else:
             report(f"{path}[{index}].name", f"{show(hint.name)} is not the name of a zone or Node")
-    return _shared_names(tuple(names)) if names else None
-
-
-@functools.lru_cache(maxsize=16384)
-def _shared_names(names: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the tuple of these names that all endpoints share: a cluster has few zones."""
-    return names
+    return tuple(names) or None

@@ -74,7 +74,7 @@ class GoneAddresses:
             if before is None:
                 self._due[key] = None
             present = self._present[key] = frozenset(
-                endpoint.address for each in state.slices_of(key) for endpoint in each.endpoints
+                address for each in state.slices_of(key) for address in each.endpoints.addresses
             )
             self._kept |= present
             self._absent -= present
@@ -94,7 +94,7 @@ class GoneAddresses:
         if now < self.next_look:
             return {}
         self._earliest, self._has_changed = now + PAUSE, False
-        present = {endpoint.address for each in state.slices() for endpoint in each.endpoints}
+        present = {address for each in state.slices() for address in each.endpoints.addresses}
         absent = set[Address]().union(*self._left.values()) - present
         gone = absent & self._absent
         self._absent = absent - gone

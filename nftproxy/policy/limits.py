@@ -85,7 +85,7 @@ def excess(service: Service, slices: Collection[EndpointSlice]) -> str:
         return f"its addresses and ports come to {fronts} fronts, and {MAX_FRONTS} are allowed"
     if len(service.source_ranges) > MAX_SOURCE_RANGES:
         return f"it has {len(service.source_ranges)} source ranges, and {MAX_SOURCE_RANGES} are allowed"
-    offered = sum(len(each.endpoints) * len(each.ports) for each in slices)
+    offered = sum(len(each.endpoints.states) * len(each.ports) for each in slices)
     most = _most_placed(service, slices, offered, Protocol.TCP) * (_addresses(service) + 1) * _copies(service)
     if most <= MAX_ROWS and offered <= MAX_ENDPOINTS:  # as with nearly every Service, with any port names
         return ""
@@ -136,7 +136,7 @@ def crowd_of(endpoint_slice: EndpointSlice) -> int:
 
     Pods of a Service are on nodes of their own, as a rule, so the first isn't counted.
     """
-    nodes = [endpoint.node_name for endpoint in endpoint_slice.endpoints]
+    nodes = [state.node_name for state in endpoint_slice.endpoints.states]
     if len(nodes) == len(set(nodes)):
         return 0
     most = max(Counter(filter(None, nodes)).values(), default=0)
@@ -149,7 +149,7 @@ def weighs_the_same(old: EndpointSlice, new: EndpointSlice) -> bool:
     An endpoint that takes the place of another, or becomes ready, changes nothing else.
     """
     return (
-        len(old.endpoints) == len(new.endpoints)
+        len(old.endpoints.states) == len(new.endpoints.states)
         and old.ports == new.ports
         and old.options == new.options
         and (old.service, old.family) == (new.service, new.family)
@@ -177,7 +177,7 @@ def _all_rows(service: Service, slices: Collection[EndpointSlice]) -> int:
     A port without endpoints has an element in `no-endpoints` instead.
     """
     if service.options is PLAIN and all(each.options is PLAIN_SLICE for each in slices):
-        rows = sum([len(each.endpoints) * len(each.ports) for each in slices])
+        rows = sum([len(each.endpoints.states) * len(each.ports) for each in slices])
     else:
         weights = [weight_of(each) for each in slices]
         of_zones = max((weight for _, weight in service.options.weights), default=1)
@@ -218,7 +218,7 @@ def _endpoints(slices: Collection[EndpointSlice]) -> EndpointCounts:
     endpoints: EndpointCounts = Counter()
     for each in slices:
         for offered in each.ports:
-            endpoints[each.family, offered.name, offered.protocol] += len(each.endpoints)
+            endpoints[each.family, offered.name, offered.protocol] += len(each.endpoints.states)
     return endpoints
 
 

@@ -155,7 +155,7 @@ class ClusterState:
         """Every address and port in the EndpointSlices of a Service, of any protocol, ready or not."""
         for each in self.slices_of(service):
             for port in each.ports:
-                yield from (Place(endpoint.address, port.port) for endpoint in each.endpoints)
+                yield from (Place(address, port.port) for address in each.endpoints.addresses)
 
     def pod_names(self, service: ObjectKey) -> dict[Address, str]:
         """The pods of a Service's endpoints as "namespace/name", by address.  An address of several pods has ""."""
@@ -416,5 +416,5 @@ def _places(endpoint_slice: EndpointSlice) -> Iterator[Place]:
     """The places at which the endpoints of a slice answer by TCP."""
     for port in endpoint_slice.ports:
         if port.protocol is Protocol.TCP:
-            for endpoint in endpoint_slice.endpoints:
-                yield Place(endpoint.address, port.port)
+            for address in endpoint_slice.endpoints.addresses:
+                yield Place(address, port.port)

@@ -14,9 +14,10 @@ from nftproxy.model.addresses import Address, Family, Protocol, parse_network
 from nftproxy.model.errors import Problem
 from nftproxy.model.objects import (
     ClusterObject,
-    Endpoint,
     EndpointPort,
+    Endpoints,
     EndpointSlice,
+    EndpointState,
     Ignored,
     Node,
     ObjectKey,
@@ -60,7 +61,7 @@ def test_an_endpoint_slice() -> None:
         service=WEB,
         family=Family.IPV4,
         ports=(EndpointPort("http", Protocol.TCP, 8080),),
-        endpoints=(Endpoint(Address("10.1.0.4"), True, True, False, "node-a", ("node-a",), ("a",), "a"),),
+        endpoints=Endpoints("10.1.0.4", (EndpointState(True, True, False, "node-a", ("node-a",), ("a",), "a"),)),
     )
     assert endpoint_slice() == (expected, [])
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from nftproxy.model.addresses import Address, Protocol, parse_network
-from nftproxy.model.objects import Endpoint, EndpointPort, EndpointSlice, Node, ServiceCIDR
+from nftproxy.model.addresses import Protocol, parse_network
+from nftproxy.model.objects import EndpointPort, Endpoints, EndpointSlice, EndpointState, Node, ServiceCIDR
 from tests.support.raw import CIDR, NODE, SLICE, Raw, changed, endpoint_slice, read, shown
 
 # ---- an EndpointSlice's fields ---------------------------------------------------------------------------------------
@@ -140,21 +140,21 @@ def test_only_the_first_address_is_read() -> None:
 def test_hints(hints: object, zones: object, nodes: object) -> None:
     """Hints are names of zones and nodes, or None."""
     made, problems = endpoint_slice("endpoints.0.hints", hints)
-    assert (made.endpoints[0].zone_hints, made.endpoints[0].node_hints, problems) == (zones, nodes, [])
+    assert (made.endpoints.states[0].zone_hints, made.endpoints.states[0].node_hints, problems) == (zones, nodes, [])
 
 
 @pytest.mark.parametrize(("given", "zone"), [("a", "a"), ("", ""), (None, "")])
 def test_zone(given: object, zone: str) -> None:
     """Weights go by an endpoint's zone, which is "" if unknown."""
     made, problems = endpoint_slice("endpoints.0.zone", given)
-    assert (made.endpoints[0].zone, problems) == (zone, [])
+    assert (made.endpoints.states[0].zone, problems) == (zone, [])
 
 
 @pytest.mark.parametrize(("given", "shown"), [("a b", "'a b'"), (3, "3"), ({"a": 1}, "an object")])
 def test_a_bad_zone_leaves_the_endpoint(given: object, shown: str) -> None:
     """A zone that can't be read costs a weight by zone, and nothing else."""
     made, problems = endpoint_slice("endpoints.0.zone", given)
-    assert made.endpoints[0].zone == ""
+    assert made.endpoints.states[0].zone == ""
     assert problems[0].endswith(f"endpoints[0].zone: {shown} is not the name of a zone")
 
 
@@ -171,7 +171,7 @@ def test_a_bad_zone_leaves_the_endpoint(given: object, shown: str) -> None:
 def test_bad_hints_leave_the_endpoint(hints: object, problem: str) -> None:
     """A bad hint is lost alone: hints decide where traffic goes best, not where it may go."""
     made, problems = endpoint_slice("endpoints.0.hints", hints)
-    assert made.endpoints == (Endpoint(Address("10.1.0.4"), node_name="node-a", zone="a"),)
+    assert made.endpoints == Endpoints("10.1.0.4", (EndpointState(node_name="node-a", zone="a"),))
     assert problems == [f"EndpointSlice shop/web-abcde: endpoints[0].{problem}"]
 
 

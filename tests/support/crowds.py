@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from nftproxy.model.addresses import Address, Protocol
 from nftproxy.model.annotations import PLAIN_SLICE, SliceOptions
 from nftproxy.model.events import Event, Put
-from nftproxy.model.objects import Endpoint, EndpointPort, EndpointSlice
+from nftproxy.model.objects import Endpoint, EndpointPort, Endpoints, EndpointSlice
 from tests.support.factories import node, slice_of
 
 WEIGHTS = (PLAIN_SLICE, SliceOptions(0), SliceOptions(50))
@@ -20,7 +20,7 @@ NODES, ZONES = ("node-a", "node-b", "node-c"), ("a", "b")
 def pod(number: int) -> Endpoint:
     """A ready endpoint in either zone.  Every twentieth is on this node, node-a."""
     address = Address(f"10.{number >> 8 & 255}.{number & 255}.{number % 97}")
-    return Endpoint(address, node_name=NODES[1 + number % 2 if number % 20 else 0], zone=ZONES[number % 2])
+    return Endpoint(address=address, node_name=NODES[1 + number % 2 if number % 20 else 0], zone=ZONES[number % 2])
 
 
 def slices_of(count: int, per_slice: int = 50, name: str = "shop/web") -> list[EndpointSlice]:
@@ -52,22 +52,26 @@ class Crowd:
 
     def endpoint(self, at: int, number: int, edit: Callable[[Endpoint], Iterable[Endpoint]]) -> list[Event]:
         """Replace an endpoint by the endpoints that `edit` returns."""
-        had = self.slices[at].endpoints
+        had = list(self.slices[at].endpoints)
         number %= max(1, len(had))
         made = [new for each in had[number : number + 1] for new in edit(each)]
-        return self.put(at, endpoints=(*had[:number], *made, *had[number + 1 :]))
+        return self.put_endpoints(at, *had[:number], *made, *had[number + 1 :])
 
     def put(self, at: int, **fields: object) -> list[Event]:
         """Change fields of a slice."""
         self.slices[at] = replace(self.slices[at], **fields)
         return [Put(self.slices[at])]
 
+    def put_endpoints(self, at: int, *endpoints: Endpoint) -> list[Event]:
+        """Give other endpoints to a slice."""
+        return self.put(at, endpoints=Endpoints.of(endpoints))
+
     def everywhere(self, **fields: object) -> list[Event]:
         """Change fields of all endpoints."""
         return [
             event
             for at, each in enumerate(self.slices)
-            for event in self.put(at, endpoints=tuple(replace(e, **fields) for e in each.endpoints))
+            for event in self.put_endpoints(at, *(replace(e, **fields) for e in each.endpoints))
         ]
 
     def newcomer(self) -> Endpoint:
@@ -82,11 +86,11 @@ class Crowd:
 
     def ghost(self, at: int, number: int) -> list[Event]:
         """Copy an endpoint to the next slice, where it terminates."""
-        had = self.slices[at].endpoints
+        had = list(self.slices[at].endpoints)
         first = number % max(1, len(had))
         copied = [replace(each, terminating=True, ready=bool(number % 2)) for each in had[first : first + 1]]
         other = (at + 1) % len(self.slices)
-        return self.put(other, endpoints=(*self.slices[other].endpoints, *copied))
+        return self.put_endpoints(other, *self.slices[other].endpoints, *copied)
 
 
 CHANGES: dict[str, Callable[[Crowd, int, int], list[Event]]] = {
@@ -110,8 +114,8 @@ CHANGES: dict[str, Callable[[Crowd, int, int], list[Event]]] = {
     "nobody ready": lambda crowd, _, __: crowd.everywhere(ready=False, terminating=True),
     "ghost": lambda crowd, at, number: crowd.ghost(at, number),
     "twice": lambda crowd, at, number: crowd.endpoint(at, number, lambda each: [each, each]),
-    "turned": lambda crowd, at, _: crowd.put(at, endpoints=crowd.slices[at].endpoints[::-1]),
-    "emptied": lambda crowd, at, _: crowd.put(at, endpoints=()),
+    "turned": lambda crowd, at, _: crowd.put_endpoints(at, *reversed(list(crowd.slices[at].endpoints))),
+    "emptied": lambda crowd, at, _: crowd.put_endpoints(at),
     "weight": lambda crowd, at, number: crowd.put(at, options=WEIGHTS[number % 3]),
     "port": lambda crowd, at, number: crowd.put(at, ports=(EndpointPort("http", Protocol.TCP, 8080 + number % 2),)),
     "no port": lambda crowd, at, _: crowd.put(at, ports=()),

@@ -42,6 +42,7 @@ from nftproxy.model.objects import (
     ClusterObject,
     Endpoint,
     EndpointPort,
+    Endpoints,
     EndpointSlice,
     Node,
     ObjectKey,
@@ -161,7 +162,7 @@ def endpoint(text: str = "10.1.0.4@node-a", **tweaks: Any) -> Endpoint:
             fields["zone"] = names
         else:
             fields |= {f"{what}_hints": tuple(names.split(","))} if is_given else _CONDITIONS[word]
-    return Endpoint(parse_address(address), **(fields | tweaks))
+    return Endpoint(address=parse_address(address), **(fields | tweaks))
 
 
 def slice_of(
@@ -182,7 +183,7 @@ def slice_of(
         service=own,
         family=family or (family_of(made[0].address) if made else IPV4),
         ports=tuple(map(endpoint_port, ports)),
-        endpoints=made,
+        endpoints=Endpoints.of(made),
         triggered=triggered,
         options=PLAIN_SLICE if weight is None else SliceOptions(weight),
     )

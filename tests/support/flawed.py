@@ -16,7 +16,7 @@ from msgspec import structs
 from nftproxy.commands import cli
 from nftproxy.model.addresses import Protocol
 from nftproxy.model.events import Event, Listed, Put, Removed
-from nftproxy.model.objects import ClusterObject, EndpointSlice, ObjectKey, Service, TrafficPolicy
+from nftproxy.model.objects import ClusterObject, Endpoints, EndpointSlice, ObjectKey, Service, TrafficPolicy
 from nftproxy.policy.state import ClusterState
 
 Edit = Callable[[Any], Any]
@@ -41,7 +41,7 @@ FAULTS: dict[str, Edit] = {
     "ignores-affinity": _of(Service, affinity_timeout=lambda _: None),
     "ignores-node-ports": _of(Service, ports=lambda ports: tuple(structs.replace(p, node_port=0) for p in ports)),
     "serves-the-unready": _of(
-        EndpointSlice, endpoints=lambda pods: tuple(structs.replace(pod, ready=True) for pod in pods)
+        EndpointSlice, endpoints=lambda pods: Endpoints.of(structs.replace(pod, ready=True) for pod in pods)
     ),
 }
 """The edit that each fault makes to each object that comes in."""
@@ -58,7 +58,7 @@ class _Hoarder:
             return given
         old = self._known.get(given.key)
         known = {pod.address: pod for pod in (*(old.endpoints if old else ()), *given.endpoints)}
-        self._known[given.key] = structs.replace(given, endpoints=tuple(known.values()))
+        self._known[given.key] = structs.replace(given, endpoints=Endpoints.of(known.values()))
         return self._known[given.key]
 
 

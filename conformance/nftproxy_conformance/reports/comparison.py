@@ -62,7 +62,7 @@ def show(comparison: Comparison, *, in_json: bool) -> bool:
 
 def _text(comparison: Comparison) -> str:
     world, oracle = comparison.cluster.world, Oracle(comparison.cluster.world)
-    pods = sum(len(each.endpoints) for each in world.slices)
+    pods = sum(len(each.endpoints.states) for each in world.slices)
     return "\n".join(
         [
             f"node {world.node.name}: {len(world.services):,} Services, {pods:,} endpoints, "

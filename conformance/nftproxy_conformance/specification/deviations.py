@@ -15,7 +15,7 @@ from msgspec import structs
 
 from nftproxy.model.addresses import Address, Family, family_of, parse_network
 from nftproxy.model.annotations import PLAIN, PLAIN_SLICE
-from nftproxy.model.objects import EndpointSlice, Service
+from nftproxy.model.objects import Endpoints, EndpointSlice, Service
 from nftproxy.model.settings import Config, NodePortAddresses
 from nftproxy_conformance.lab.outcome import Kind, Outcome, Probe
 from nftproxy_conformance.specification.oracle import Oracle
@@ -180,7 +180,7 @@ def _without_repeats(slices: Sequence[EndpointSlice]) -> Iterator[EndpointSlice]
                 winners[key] = number, place
     left = set(winners.values())
     for number, each in enumerate(slices):
-        kept = tuple(pod for place, pod in enumerate(each.endpoints) if (number, place) in left)
+        kept = Endpoints.of(pod for place, pod in enumerate(each.endpoints) if (number, place) in left)
         yield structs.replace(each, endpoints=kept)
 
 

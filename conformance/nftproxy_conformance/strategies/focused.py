@@ -15,6 +15,7 @@ from nftproxy.model.events import Event, Put
 from nftproxy.model.objects import (
     Endpoint,
     EndpointPort,
+    Endpoints,
     EndpointSlice,
     Node,
     ObjectKey,
@@ -120,7 +121,7 @@ def focused(
             service.key,
             family,
             ports,
-            draw(pods(of[family], least=0 if of is _unusable else 1)),
+            Endpoints.of(draw(pods(of[family], least=0 if of is _unusable else 1))),
         )
         for family in Family
         if family in map(family_of, service.cluster_ips)
@@ -254,7 +255,7 @@ def departures(draw: st.DrawFn) -> tuple[World, list[Event]]:
         before.append(service)
         for family in Family:
             places = [*_LEAVERS[family][: 1 - number], *draw(some(_PLACES[family][:4], least=1, most=3))]
-            pods_ = [Endpoint(each, node_name=_home(each)) for each in places]
+            pods_ = [Endpoint(address=each, node_name=_home(each)) for each in places]
             states = [_AFTERWARDS[draw(st.sampled_from(list(_AFTERWARDS)))] for _ in places]
             left = [
                 structs.replace(pod, **state)
@@ -266,10 +267,10 @@ def departures(draw: st.DrawFn) -> tuple[World, list[Event]]:
                 service.key,
                 family,
                 (EndpointPort("web", Protocol.TCP, 8080),),
-                tuple(pods_),
+                Endpoints.of(pods_),
             )
             before.append(slice_)
-            happened.append(Put(structs.replace(slice_, endpoints=tuple(left))))
+            happened.append(Put(structs.replace(slice_, endpoints=Endpoints.of(left))))
     return world_of(PLAIN_NODE, PLAIN_CONFIG, before, knows_interfaces=False), happened
 
 

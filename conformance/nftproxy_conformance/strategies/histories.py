@@ -22,6 +22,7 @@ from nftproxy.model.events import (
 from nftproxy.model.objects import (
     ClusterObject,
     EndpointPort,
+    Endpoints,
     EndpointSlice,
     Node,
     ObjectKey,
@@ -182,7 +183,7 @@ def _with_field(of: ClusterObject, other: ClusterObject, field: str) -> ClusterO
         case EndpointSlice(), EndpointSlice() if field == "family":
             return structs.replace(of, family=other.family, endpoints=other.endpoints)
         case EndpointSlice(), EndpointSlice() if field == "endpoints" and of.family is not other.family:
-            return structs.replace(of, endpoints=())
+            return structs.replace(of, endpoints=Endpoints())
         case _:
             changed = structs.replace(of, **{field: getattr(other, field)})
             return _admitted(changed) if isinstance(changed, Service) else changed

@@ -31,6 +31,7 @@ from nftproxy.model.objects import (
     ClusterObject,
     Endpoint,
     EndpointPort,
+    Endpoints,
     EndpointSlice,
     Node,
     Place,
@@ -245,7 +246,7 @@ def _slices(draw: st.DrawFn) -> EndpointSlice:
         service=draw(st.sampled_from([each for each in SERVICES if each.namespace == name.namespace])),
         family=family,
         ports=draw(endpoint_ports),
-        endpoints=tuple(
+        endpoints=Endpoints.of(
             _hinted_by(_without(endpoint, without), everywhere) for endpoint in draw(_endpoint_lists[family])
         ),
         options=draw(slice_options),

@@ -18,6 +18,7 @@ from nftproxy.model.events import Event, Put, Removed
 from nftproxy.model.objects import (
     Endpoint,
     EndpointPort,
+    Endpoints,
     EndpointSlice,
     Node,
     ObjectKey,
@@ -66,9 +67,9 @@ _CROWDS = {IPV4: "10.1.{}.{}", IPV6: "fd00:1:0:{:x}::{:x}"}
 
 def crowd_of(service: Service, family: Family, count: int) -> EndpointSlice:
     """So many endpoints of a Service, on this node, another and none by turns."""
-    pods = tuple(
+    pods = Endpoints.of(
         Endpoint(
-            parse_address(_CROWDS[family].format(number % 3, 10 + number // 3)),
+            address=parse_address(_CROWDS[family].format(number % 3, 10 + number // 3)),
             node_name=("node-a", "node-b", "")[number % 3],
         )
         for number in range(count)
@@ -200,7 +201,7 @@ def _moved(address: Address) -> Address:
 def _estranged(given: Service | EndpointSlice) -> Service | EndpointSlice:
     name = ObjectKey("elsewhere", given.key.name)
     if isinstance(given, EndpointSlice):
-        pods = tuple(structs.replace(each, address=_moved(each.address)) for each in given.endpoints)
+        pods = Endpoints.of(structs.replace(each, address=_moved(each.address)) for each in given.endpoints)
         return structs.replace(given, key=name, service=ObjectKey("elsewhere", given.service.name), endpoints=pods)
     return structs.replace(
         given,

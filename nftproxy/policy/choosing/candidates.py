@@ -12,7 +12,7 @@ from typing import NamedTuple
 import msgspec
 
 from nftproxy.model.addresses import Address, Family, Protocol
-from nftproxy.model.objects import Endpoint, EndpointSlice, Node, ObjectKey, Place, Service, ServicePort
+from nftproxy.model.objects import EndpointSlice, EndpointState, Node, ObjectKey, Place, Service, ServicePort
 
 FULL_WEIGHT = 100
 """The weight of endpoints whose EndpointSlice has no weight: annotations can only lower it."""
@@ -51,16 +51,16 @@ class ServiceEndpoints(NamedTuple):
         """The EndpointSlices for a Service port, each with the number of its own port."""
         return self.by_port.get((port.name, port.protocol), ())
 
-    def candidate(self, endpoint: Endpoint, port: int, slice_weight: int) -> Candidate:
+    def candidate(self, address: Address, state: EndpointState, port: int, slice_weight: int) -> Candidate:
         """An endpoint of a slice as a candidate."""
         return Candidate(
-            Place(endpoint.address, port),
-            endpoint.ready,
-            endpoint.serving and endpoint.terminating,
-            bool(endpoint.node_name) and endpoint.node_name == self.node.name,
-            endpoint.node_hints,
-            endpoint.zone_hints,
-            slice_weight * self.zone_weights.get(endpoint.zone, 1),
+            Place(address, port),
+            state.ready,
+            state.serving and state.terminating,
+            bool(state.node_name) and state.node_name == self.node.name,
+            state.node_hints,
+            state.zone_hints,
+            slice_weight * self.zone_weights.get(state.zone, 1),
         )
 
 
@@ -98,14 +98,14 @@ def candidates_of(endpoints: ServiceEndpoints, port: ServicePort) -> list[Candid
     terminating win over terminating entries, then ready over unready, then serving over not serving.  The order of the
     slices doesn't matter.
     """
-    best: dict[Place, tuple[Endpoint, Candidate]] = {}
+    best: dict[Place, tuple[EndpointState, Candidate]] = {}
     for endpoint_slice, number in endpoints.slices_of(port):
         weight = weight_of(endpoint_slice)
-        for endpoint in endpoint_slice.endpoints:
-            candidate = endpoints.candidate(endpoint, number, weight)
+        for address, state in zip(endpoint_slice.endpoints.addresses, endpoint_slice.endpoints.states, strict=True):
+            candidate = endpoints.candidate(address, state, number, weight)
             known = best.get(candidate.place)
-            if known is None or _rank(endpoint, candidate) > _rank(*known):
-                best[candidate.place] = endpoint, candidate
+            if known is None or _rank(state, candidate) > _rank(*known):
+                best[candidate.place] = state, candidate
     return sorted([candidate for _, candidate in best.values()])
 
 
@@ -114,6 +114,6 @@ def weight_of(endpoint_slice: EndpointSlice) -> int:
     return FULL_WEIGHT if endpoint_slice.options.weight is None else endpoint_slice.options.weight
 
 
-def _rank(endpoint: Endpoint, candidate: Candidate) -> _Rank:
-    conditions = (not endpoint.terminating, endpoint.ready, endpoint.serving)
+def _rank(state: EndpointState, candidate: Candidate) -> _Rank:
+    conditions = (not state.terminating, state.ready, state.serving)
     return conditions, candidate.is_local, candidate.node_hints or (), candidate.zone_hints or (), -candidate.weight

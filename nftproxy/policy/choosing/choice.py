@@ -20,10 +20,11 @@ from __future__ import annotations
 import operator
 from bisect import bisect_left, insort
 from collections.abc import Callable, Iterable, Mapping
+from itertools import repeat
 from typing import TypeVar
 
-from nftproxy.model.addresses import FAMILY_NAMES, Family, Protocol
-from nftproxy.model.objects import Endpoint, EndpointSlice, Node, ObjectKey, Place, ServicePort
+from nftproxy.model.addresses import FAMILY_NAMES, Address, Family, Protocol
+from nftproxy.model.objects import EndpointSlice, EndpointState, Node, ObjectKey, Place, ServicePort
 from nftproxy.policy.choosing.candidates import Candidate, ServiceEndpoints, candidates_of, weight_of
 from nftproxy.policy.choosing.verdicts import (
     Choice,
@@ -75,7 +76,7 @@ def why_no_candidate(slices: Iterable[EndpointSlice], family: Family, port: Serv
     own = [each for each in slices if each.family is family]
     if not own:
         return f"the Service has no EndpointSlice of {FAMILY_NAMES[family]}"
-    count = len({endpoint.address for each in own for endpoint in each.endpoints})
+    count = len({address for each in own for address in each.endpoints.addresses})
     if not count:
         return "its EndpointSlices have no endpoints, as when its selector matches no pod"
     hint = "as when targetPort names no container port of the pods"
@@ -88,7 +89,7 @@ def endpoints_left_out(slices: Iterable[EndpointSlice], family: Family, port: Se
     having = [each for each in own if any((at.name, at.protocol) == (port.name, port.protocol) for at in each.ports)]
     if not having or len(having) == len(own):
         return ""
-    known, used = ({endpoint.address for each in some for endpoint in each.endpoints} for some in (own, having))
+    known, used = ({address for each in some for address in each.endpoints.addresses} for some in (own, having))
     count = len(known - used)
     return f"endpoints without {_port_words(port)} in their EndpointSlice: {count} of {len(known)}" if count else ""
 
@@ -105,7 +106,7 @@ class ChoiceCache:
 
     def entry(self, endpoints: ServiceEndpoints, port: ServicePort) -> _CachedChoice | None:
         """The entry of a port, made if it is missing.  None for a port with few endpoints."""
-        size = sum([len(each.endpoints) for each, _ in endpoints.slices_of(port)])
+        size = sum([len(each.endpoints.states) for each, _ in endpoints.slices_of(port)])
         key = endpoints.family, endpoints.service, port.name, port.protocol
         entry = self.entries.pop(key, None)
         if size < MANY:
@@ -142,7 +143,7 @@ class _CachedChoice:
         basis = endpoints.node.name, endpoints.zone_weights
         if basis != self._basis or not self._has_updated(slices, endpoints):
             self._decide_anew(candidates_of(endpoints, port), endpoints.node)
-            is_each_once = len(self._verdicts) == sum(len(each.endpoints) for each in slices.values())
+            is_each_once = len(self._verdicts) == sum(len(each.endpoints.states) for each in slices.values())
             self._basis = basis if is_each_once else None
         self._slices = slices
         return Choice(tuple(self._verdicts), tuple(self._cluster), tuple(self._here))
@@ -157,8 +158,8 @@ class _CachedChoice:
         """Judge the endpoints that have changed.  False if all endpoints must be decided anew."""
         was = _entries((number, self._slices[each, number]) for each, number in self._slices.keys() - slices.keys())
         now = _entries((number, slices[each, number]) for each, number in slices.keys() - self._slices.keys())
-        for endpoint, number, _ in was - now:
-            self._remove(Place(endpoint.address, number))
+        for address, _, number, _ in was - now:
+            self._remove(Place(address, number))
         added = [endpoints.candidate(*entry) for entry in now - was]
         if len({each.place for each in added}) < len(added) or any(self._has(each.place) for each in added):
             return False
@@ -196,10 +197,10 @@ def _pop(items: list[T], place: Place, key: Callable[[T], Place]) -> T:
     return items.pop(bisect_left(items, place, key=key))
 
 
-def _entries(slices: Iterable[tuple[int, EndpointSlice]]) -> set[tuple[Endpoint, int, int]]:
+def _entries(slices: Iterable[tuple[int, EndpointSlice]]) -> set[tuple[Address, EndpointState, int, int]]:
     """The endpoints of slices, each with the number of its slice's port and its slice's weight."""
-    found = set[tuple[Endpoint, int, int]]()
+    found = set[tuple[Address, EndpointState, int, int]]()
     for number, each in slices:
         weight = weight_of(each)
-        found.update((endpoint, number, weight) for endpoint in each.endpoints)
+        found.update(zip(each.endpoints.addresses, each.endpoints.states, repeat(number), repeat(weight), strict=False))
     return found

@@ -73,11 +73,11 @@ def test_newcomers_that_are_there_twice_take_a_choice_from_nothing(was_there: bo
     """Among several newcomers, an address that another slice has, from before or since, is found."""
     crowd, cache = Crowd(2 * MANY, per_slice=50), ChoiceCache()
     choose(endpoints_of(crowd.slices), PORT, cache)
-    copied = crowd.slices[2].endpoints[0] if was_there else crowd.newcomer()
+    copied = next(iter(crowd.slices[2].endpoints)) if was_there else crowd.newcomer()
     for at in slices:
         others = [crowd.newcomer() for _ in range(6)]
         ghost = replace(copied, terminating=at == 1, ready=at == 0)
-        crowd.put(at, endpoints=(*crowd.slices[at].endpoints, *others, ghost))
+        crowd.put_endpoints(at, *crowd.slices[at].endpoints, *others, ghost)
     endpoints = endpoints_of(crowd.slices)
     assert choose(endpoints, PORT, cache) == choose(endpoints, PORT)
 
