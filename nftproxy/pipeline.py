@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Generator, Iterable, Iterator,
 from nftproxy.model.addresses import Family
 from nftproxy.model.events import Event
 from nftproxy.model.mapping import Mapper, chunks, one_by_one
-from nftproxy.model.objects import ObjectKey
+from nftproxy.model.objects import ObjectKey, Service
 from nftproxy.model.settings import Settings
 from nftproxy.model.stages import Stage
 from nftproxy.model.steps import Steps, finish
@@ -89,7 +89,7 @@ class Pipeline:
         self._renderer = renderer
         facts = compile_fast_path(settings.config)
         self.fast_path = renderer.fast_path(facts) if facts else None
-        self._owned: dict[ObjectKey, list[PortKey]] = {}
+        self._compiled: dict[ObjectKey, Service] = {}
         self.choices = ChoiceCache()
         self.health_checks = HealthChecks()
         self.localhost_ports = LocalhostPorts(settings.config)
@@ -228,22 +228,21 @@ class Pipeline:
 
     def trial(self, family: Family, left_out: Collection[ObjectKey]) -> Transaction:
         """A transaction that replaces a table without the rules of some Services.  It is for a dry run only."""
-        owners = {owner for key in left_out for owner in self._owned[key]}
+        owners = {owner for key in left_out for owner in self._owners(key)}
         remaining = self.generations[family].without(owners)
         loaded = load_transaction(remaining, self._shape(family), installed=None)
         return join([delete_transaction(family), loaded])
 
     def contributors(self, family: Family) -> list[ObjectKey]:
         """The Services that may contribute rules to a family, in the order of their names."""
-        return sorted(self._owned.keys() - self.withheld[family].keys())
+        return sorted(self._compiled.keys() - self.withheld[family].keys())
 
     def size_of(self, service: ObjectKey) -> int:
         """The elements that a Service contributes to all families."""
-        owners = self._owned.get(service, ())
         return sum(
             len(generation.blocks[owner].elements)
             for generation in self.generations.values()
-            for owner in owners
+            for owner in self._owners(service)
             if owner in generation.blocks
         )
 
@@ -261,7 +260,7 @@ class Pipeline:
     def admit(self, family: Family, service: ObjectKey) -> Transaction:
         """Include the rules of a withheld Service again.  If the kernel refuses the transaction, call `revoke`."""
         generation = self.generations[family]
-        self._savepoint = generation.savepoint(self._owned[service])
+        self._savepoint = generation.savepoint(self._owners(service))
         del self.withheld[family][service]
         return self._recompile([service]).get(family, Transaction())
 
@@ -311,7 +310,7 @@ class Pipeline:
         """The Services to compile, in the order of their names."""
         invalid = self._invalid
         if invalid.everything:
-            return sorted(self.state.services.keys() | self._owned.keys())
+            return sorted(self.state.services.keys() | self._compiled.keys())
         return sorted(invalid.services | invalid.endpoints)
 
     def _refresh_derived(self, services: list[ObjectKey]) -> None:
@@ -323,7 +322,7 @@ class Pipeline:
         invalid = self._invalid
         claiming = [key for key in services if invalid.everything or key in invalid.services]
         for key in claiming:
-            self._record_ports(key)
+            self._record_compiled(key)
             self._record_losses(key)
         self.counted.refresh(self.state, claiming, self.generations)
         self.flows.refresh(self.state, services)
@@ -352,7 +351,7 @@ class Pipeline:
         """Add the new blocks of some Services to `blocks`, with an empty block for each port that is gone."""
         count, had = 0, self.generations[family].blocks
         for key in services:
-            blocks |= {owner: EMPTY for owner in self._owned.get(key, ()) if owner in had}
+            blocks |= {owner: EMPTY for owner in self._owners(key) if owner in had}
             service = self.state.services.get(key)
             if service is not None and key not in self.withheld[family]:
                 for owner, facts in compile_service(self.state, self.settings, family, service, cache=cache):
@@ -383,12 +382,17 @@ class Pipeline:
                 self.losses[key] = list(dict.fromkeys(lost))
                 self._new_losses += [each for each in self.losses[key] if each not in known]
 
-    def _record_ports(self, key: ObjectKey) -> None:
+    def _owners(self, key: ObjectKey) -> list[PortKey]:
+        """The owners of the blocks that a Service has had since it was last compiled."""
+        service = self._compiled.get(key)
+        return port_keys(service) if service else []
+
+    def _record_compiled(self, key: ObjectKey) -> None:
         self.choices.evict(key)
         service = self.state.services.get(key)
         if service is None:
-            self._owned.pop(key, None)
+            self._compiled.pop(key, None)
             for withheld in self.withheld.values():
                 withheld.pop(key, None)
         else:
-            self._owned[key] = port_keys(service)
+            self._compiled[key] = service

@@ -702,7 +702,7 @@ def test_nothing_is_kept_of_what_has_gone() -> None:
     made = pipeline(service("shop/older"), service(created=1, ports=["a:80", "b:81", "c:82"]))
     made.ingest([Removed(Service, key("shop/older")), Removed(Service, key("shop/web"))])
     assert owners(made) == []
-    assert (made.losses, made._owned) == ({}, {})
+    assert (made.losses, made._compiled) == ({}, {})
 
 
 def test_losses_are_listed_while_they_last() -> None:

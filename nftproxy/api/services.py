@@ -118,7 +118,7 @@ def build_service(given: schema.RawService, key: ObjectKey, report: Report) -> S
         ),
         type=kind,
         cluster_ips=cluster_ips,
-        ports=tuple(_service_ports(spec, kind, report)),
+        ports=_shared_ports(tuple(_service_ports(spec, kind, report))),
         external_ips=external_ips,
         load_balancer_ips=tuple(dict.fromkeys(ip for ip, mode in ingress if mode != PROXIED)),
         proxied_ips=tuple(dict.fromkeys(ip for ip, mode in ingress if mode == PROXIED)),
@@ -199,6 +199,12 @@ def _service_ports(spec: schema.ServiceSpec, kind: ServiceType, report: Report) 
             node_port = 0
         taken_on_nodes.add((node_port, port.protocol))
         yield ServicePort(port.name, port.protocol, port.port, node_port)
+
+
+@functools.lru_cache(maxsize=1024)
+def _shared_ports(ports: tuple[ServicePort, ...]) -> tuple[ServicePort, ...]:
+    """Return these ports as the tuple that all Services with them share, unless many have others."""
+    return ports
 
 
 def _optional_port(value: int | None, path: str, report: Report) -> int:

@@ -58,7 +58,7 @@ def build_slice(given: schema.RawEndpointSlice, key: ObjectKey, report: Report) 
             key=key,
             service=ObjectKey(key.namespace, service),
             family=family,
-            ports=tuple(_slice_ports(given, report)),
+            ports=_shared_ports(tuple(_slice_ports(given, report))),
             endpoints=Endpoints(" ".join([address for address, _ in found]), tuple([state for _, state in found])),
             triggered=_triggered(given, report),
             options=slice_options(given, report),
@@ -99,6 +99,12 @@ def _slice_ports(given: schema.RawEndpointSlice, report: Report) -> Iterator[End
             continue
         taken.add((port.name, port.protocol))
         yield port
+
+
+@functools.lru_cache(maxsize=1024)
+def _shared_ports(ports: tuple[EndpointPort, ...]) -> tuple[EndpointPort, ...]:
+    """Return these ports as the tuple that all slices with them share, unless many have others."""
+    return ports
 
 
 def _endpoint(

@@ -247,10 +247,11 @@ class Claims:
 
     def _change(self, service: Service, *, present: bool) -> None:
         external = external_addresses(service, self._config)
+        inside, outside = (Claimant(is_external, service.created, service.key) for is_external in (False, True))
         for claim, is_external in _claims_of(service, external):
-            self._change_claim(claim, Claimant(is_external, service.created, service.key), present=present)
+            self._change_claim(claim, outside if is_external else inside, present=present)
         for address in service.cluster_ips:
-            self._change_holder(address, Claimant(False, service.created, service.key), present=present)
+            self._change_holder(address, inside, present=present)
         for address in external:
             _change_member(self._external_users, address, service.key, present=present)
         for address in service.proxied_ips if self._config.tells_external_addresses else ():

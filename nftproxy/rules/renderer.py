@@ -142,6 +142,7 @@ class Renderer:
         self._draw = functools.lru_cache(maxsize=CACHED)(self._render_draw)
         self._rows: dict[tuple[str, str, str, Front], tuple[tuple[Row, ...], tuple[Element, ...]]] = {}
         self._screen = functools.lru_cache(maxsize=CACHED)(self._render_screen)
+        self._shared = functools.lru_cache(maxsize=CACHED)(self._gather_shared)
 
     def table(self, facts: TableFacts) -> Block:
         """The skeleton of a family's table, with the chains that count or watch connections if they are asked for."""
@@ -167,12 +168,13 @@ class Renderer:
             for slots in lists
             for element in self._long(field, slots, facts.protocol, table)
         ]
-        shared = [*itertools.chain(*map(self._list, facts.lists), *map(self._draw, facts.draws))]
+        declarations = self._shared(facts.lists, facts.draws, facts.screen.screen if facts.screen else None)
+        if block.declarations:
+            declarations += block.declarations
         screened: tuple[Element, ...] = ()
         if facts.screen:
-            shared += self._screen(facts.screen.screen)
             screened = self._block(SCREENED_TEMPLATE, msgspec.structs.asdict(facts.screen)).elements
-        return Block((*dict.fromkeys(shared), *block.declarations), (*block.elements, *rows, *screened))
+        return Block(declarations, (*block.elements, *rows, *screened))
 
     def _service(self, facts: PortFacts, table: str) -> Block:
         return self._block(SERVICE_TEMPLATE, {"table": table, **msgspec.structs.asdict(facts)})
@@ -248,6 +250,13 @@ class Renderer:
 
     def _render_draw(self, facts: DrawFacts) -> tuple[Declaration, ...]:
         return _with_entries(self._block(DRAW_TEMPLATE, msgspec.structs.asdict(facts)), DRAW_TEMPLATE)
+
+    def _gather_shared(
+        self, lists: tuple[ListFacts, ...], draws: tuple[DrawFacts, ...], screen: ScreenFacts | None
+    ) -> tuple[Declaration, ...]:
+        """The declarations that a Service port shares with others, as a tuple that all ports with them share."""
+        screened = self._screen(screen) if screen else ()
+        return tuple(dict.fromkeys([*itertools.chain(*map(self._list, lists), *map(self._draw, draws)), *screened]))
 
     def _render_screen(self, facts: ScreenFacts) -> tuple[Declaration, ...]:
         return self._block(SCREEN_TEMPLATE, msgspec.structs.asdict(facts)).declarations
