@@ -240,7 +240,7 @@ class Pipeline:
     def size_of(self, service: ObjectKey) -> int:
         """The elements that a Service contributes to all families."""
         return sum(
-            len(generation.blocks[owner].elements)
+            len(generation.blocks[owner].lines)
             for generation in self.generations.values()
             for owner in self._owners(service)
             if owner in generation.blocks
@@ -358,7 +358,7 @@ class Pipeline:
                     self.lap(Stage.COMPILE)
                     blocks[owner] = self._renderer.port(facts, family.table)
                     self.lap(Stage.RENDER)
-                    count += len(blocks[owner].elements)
+                    count += len(blocks[owner].lines)
                     if count >= STEP_ELEMENTS:
                         count = 0
                         yield

@@ -126,9 +126,9 @@ def difference(generation: Generation, containers: Iterable[Container], held: It
     known = {_normal(element) for element in held}
     for element in sorted(known - {_normal(each) for each in wanted}):
         if element.container in declared - leading:
-            change.remove(element)
+            change.remove(element.line)
     for element in sorted(each for each in wanted if _normal(each) not in known):
-        change.add(element)
+        change.add(element.line)
     return change
 
 

@@ -113,15 +113,16 @@ def _has_elements(declaration: Declaration) -> bool:
     return declaration.kind is not NftKind.CHAIN
 
 
-def _owners(generation: Generation) -> dict[str, dict[Element, list[str]]]:
-    """The owners of each element, by container, in their order, as text.  Entries of declarations have no owner."""
-    containers: dict[str, dict[Element, list[str]]] = {}
+def _owners(generation: Generation) -> dict[str, dict[str, list[str]]]:
+    """The owners of each element's text, by container, in their order.  Entries of declarations have no owner."""
+    containers: dict[str, dict[str, list[str]]] = {}
     for entry in _entries(generation):
-        containers.setdefault(entry.container, {})[entry] = []
+        containers.setdefault(entry.container, {})[entry.text] = []
     for owner, block in sorted(generation.blocks.items(), key=lambda item: _owner_order(item[0])):
         name = printable(str(owner))
-        for element in block.elements:
-            containers.setdefault(element.container, {}).setdefault(element, []).append(name)
+        for line in block.lines:
+            container, _, text = line.partition(" ")
+            containers.setdefault(container, {}).setdefault(text, []).append(name)
     return containers
 
 
@@ -147,7 +148,7 @@ def _owner_text(owners: Sequence[str]) -> str:
 
 def _declarations(
     declarations: Iterable[Declaration],
-    owners: Mapping[str, Mapping[Element, Sequence[str]]],
+    owners: Mapping[str, Mapping[str, Sequence[str]]],
     said: set[tuple[str, ...]],
 ) -> Iterator[str]:
     """Declarations with their elements, without comments that are in `said` already."""
@@ -162,13 +163,13 @@ def _declarations(
         yield "  }\n"
 
 
-def _elements(elements: Mapping[Element, Sequence[str]]) -> Iterator[str]:
+def _elements(elements: Mapping[str, Sequence[str]]) -> Iterator[str]:
     """The elements of a set or map.  Elements of the node itself and shared elements name no owner."""
     if elements:
         yield "    elements = {\n"
-        for element, owners in elements.items():
+        for text, owners in elements.items():
             owner = "" if owners in ([], [SKELETON]) else f"  # {_owner_text(owners)}"
-            yield f"      {element.text},{owner}\n"
+            yield f"      {text},{owner}\n"
         yield "    }\n"
 
 

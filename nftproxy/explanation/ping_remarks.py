@@ -13,6 +13,7 @@ from nftproxy.pipeline import Pipeline
 from nftproxy.policy.claims import NODE
 from nftproxy.policy.fronts import answering_addresses
 from nftproxy.policy.ranges import INSIDE
+from nftproxy.rules.ruleset import Element
 
 
 def pings_said(pipeline: Pipeline, spot: ToAddress, served: Served, asking: Sequence[Client]) -> Iterator[str]:
@@ -26,7 +27,8 @@ def pings_said(pipeline: Pipeline, spot: ToAddress, served: Served, asking: Sequ
         is_left_alone = not state.claims.is_services_alone(address)
     if is_left_alone or not pipeline.settings.config.answers_pings:
         return
-    keys = [each.split(" . ") for each in pipeline.generations[spot.family].values("pings")]
+    lines = pipeline.generations[spot.family].lines_of("pings")
+    keys = [Element.of(each).key.split(" . ") for each in lines]
     can_answer = bool(answering_addresses(state, spot.family))
     rows = [(network, int(length)) for each, network, length in keys if can_answer and each == address]
     said = [f"{client}: {_answer(pipeline, spot, client, rows)}" for client in asking]

@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import ipaddress
 import re
-from collections.abc import Iterable
+from collections.abc import Collection
 from typing import NewType
 
 from nftproxy.model.keys import KeyEnum
@@ -118,8 +118,10 @@ def family_of(value: Address | Network) -> Family:
     return Family.IPV6 if value.version == 6 else Family.IPV4
 
 
-def of_family(addresses: Iterable[Address], family: Family) -> tuple[Address, ...]:
+def of_family(addresses: Collection[Address], family: Family) -> tuple[Address, ...]:
     """Return the addresses of a family, in their order."""
+    if not addresses:
+        return ()
     is_ipv6 = family is Family.IPV6
     return tuple([address for address in addresses if (":" in address) is is_ipv6])
 

@@ -232,6 +232,8 @@ class _OwnSources(NamedTuple):
         A range that contains the node's own address admits the load balancer addresses too: packets from the node to
         these addresses may have them as their source (kube-proxy does the same).
         """
+        if not service.source_ranges and not service.options.denied_source_ranges:  # as with nearly every Service
+            return cls((), NO_LIST[family], ())
         ranges = restricting_ranges(service, family)
         guarded = guarded_addresses(service, family)
         if not has_own_list(state, service, family):

@@ -195,10 +195,10 @@ def health_check_port(state: ClusterState, service: Service) -> HealthCheckPort 
 
 def _is_closed(state: ClusterState, service: Service, family: Family) -> Callable[[ClaimedFront], bool]:
     """A predicate for the Service's fronts that admit nobody, as two Services share a list of ranges."""
-    if has_own_list(state, service, family):
-        return lambda _reach: False
     denies = denies_some(service, family)
     closed = (*guarded_addresses(service, family), *((NODE,) if guards_node_ports(service, family) else ()))
+    if not (denies or closed) or has_own_list(state, service, family):
+        return lambda _reach: False
     return lambda claimed: denies or (claimed.is_external and claimed.claim.address in closed)
 
 

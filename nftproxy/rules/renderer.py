@@ -37,7 +37,6 @@ from jinja2.utils import missing
 from nftproxy.model.addresses import TABLE
 from nftproxy.model.codes import Code
 from nftproxy.model.errors import Problem, TemplateError
-from nftproxy.model.texts import intern_text
 from nftproxy.policy.facts import (
     DrawFacts,
     FastPathFacts,
@@ -50,7 +49,7 @@ from nftproxy.policy.facts import (
     Slots,
     TableFacts,
 )
-from nftproxy.rules.ruleset import Block, Declaration, Element, NftKind
+from nftproxy.rules.ruleset import Block, Declaration, Element, Line, NftKind
 
 TABLE_TEMPLATE = "table.nft.j2"
 ENDPOINTS_TEMPLATE = "endpoints.nft.j2"
@@ -140,7 +139,7 @@ class Renderer:
         self._templates = {name: _compiled(environment, name) for name in TEMPLATE_NAMES}
         self._list = functools.lru_cache(maxsize=CACHED)(self._render_list)
         self._draw = functools.lru_cache(maxsize=CACHED)(self._render_draw)
-        self._rows: dict[tuple[str, str, str, Front], tuple[tuple[Row, ...], tuple[Element, ...]]] = {}
+        self._rows: dict[tuple[str, str, str, Front], tuple[tuple[Row, ...], tuple[Line, ...]]] = {}
         self._screen = functools.lru_cache(maxsize=CACHED)(self._render_screen)
         self._shared = functools.lru_cache(maxsize=CACHED)(self._gather_shared)
 
@@ -151,7 +150,7 @@ class Renderer:
         blocks = [self._block(name, msgspec.structs.asdict(facts)) for name in names]
         return Block(
             tuple(each for block in blocks for each in block.declarations),
-            tuple(each for block in blocks for each in block.elements),
+            tuple(each for block in blocks for each in block.lines),
         )
 
     def port(self, facts: PortFacts, table: str) -> Block:
@@ -163,39 +162,39 @@ class Renderer:
         else:
             block = self._service(facts, table)
         rows = [
-            element
+            line
             for field, lists in long.items()
             for slots in lists
-            for element in self._long(field, slots, facts.protocol, table)
+            for line in self._long(field, slots, facts.protocol, table)
         ]
         declarations = self._shared(facts.lists, facts.draws, facts.screen.screen if facts.screen else None)
         if block.declarations:
             declarations += block.declarations
-        screened: tuple[Element, ...] = ()
+        screened: tuple[Line, ...] = ()
         if facts.screen:
-            screened = self._block(SCREENED_TEMPLATE, msgspec.structs.asdict(facts.screen)).elements
-        return Block(declarations, (*block.elements, *rows, *screened))
+            screened = self._block(SCREENED_TEMPLATE, msgspec.structs.asdict(facts.screen)).lines
+        return Block(declarations, (*block.lines, *rows, *screened))
 
     def _service(self, facts: PortFacts, table: str) -> Block:
         return self._block(SERVICE_TEMPLATE, {"table": table, **msgspec.structs.asdict(facts)})
 
-    def _long(self, field: str, slots: Slots, protocol: str, table: str) -> tuple[Element, ...]:
+    def _long(self, field: str, slots: Slots, protocol: str, table: str) -> tuple[Line, ...]:
         """The elements of a long list.  Only rows that differ from the cached rows are rendered again."""
 
-        def written(rows: tuple[Row, ...]) -> tuple[Element, ...]:
+        def written(rows: tuple[Row, ...]) -> tuple[Line, ...]:
             alone = msgspec.structs.replace(PortFacts(protocol, ()), **{field: (Slots(slots.list, slots.front, rows),)})
-            return self._service(alone, table).elements if rows else ()
+            return self._service(alone, table).lines if rows else ()
 
         key = table, field, slots.list, slots.front
-        rows, elements = self._rows.pop(key, ((), ()))
+        rows, lines = self._rows.pop(key, ((), ()))
         both = min(len(rows), len(slots.rows))
         new = [*itertools.compress(range(both), map(operator.ne, rows, slots.rows)), *range(both, len(slots.rows))]
         made = written(tuple([slots.rows[at] for at in new]))
         if len(made) != len(new):  # a customised template that doesn't write exactly one element for each row
             return written(slots.rows)
-        found = list(elements[:both])
-        for at, element in zip(new, made, strict=True):
-            found[at : at + 1] = [element]
+        found = list(lines[:both])
+        for at, line in zip(new, made, strict=True):
+            found[at : at + 1] = [line]
         self._rows[key] = slots.rows, tuple(found)
         while len(self._rows) > LONG_LISTS:
             del self._rows[next(iter(self._rows))]
@@ -323,29 +322,34 @@ def read_statements(text: str, table: str, name: str) -> Block:
     Raises:
         TemplateError: a line has neither of the two forms.  The error quotes it, with its number in the rendered text.
     """
-    element_of = _element(table).fullmatch
+    elements, begin = _forms(table)
+    if elements.fullmatch(text):  # as nearly all text
+        whole = text.removeprefix(begin).removesuffix(_END).replace(" { ", " ")
+        return Block(lines=tuple(dict.fromkeys(whole.split(_END + begin))))
     declarations: list[Declaration] = []
-    elements: dict[Element, None] = {}
+    found: dict[Line, None] = {}
     lines = enumerate(text.split("\n"), 1)
     for number, line in lines:
-        if match := element_of(line):
-            container, content = match[1], match[2]
-            key, _, value = content.partition(" : ")
-            elements[Element(intern_text(container), key, value if " . " in value else intern_text(value))] = None
+        if elements.fullmatch(f"{line}\n"):
+            found[line.removeprefix(begin).removesuffix(" }").replace(" { ", " ", 1)] = None
         elif line == f"table {table} {{":
             declarations += _read_table(lines, name)
         elif line.strip() and not line.lstrip().startswith("#"):
             raise _no_statement(name, number, line)
-    return Block(tuple(declarations), tuple(elements))
+    return Block(tuple(declarations), tuple(found))
+
+
+_END = " }\n"
 
 
 @functools.cache
-def _element(table: str) -> re.Pattern[str]:
-    """Return the form of a line with an element.  A block is compared by elements, so a line must have only one.
+def _forms(table: str) -> tuple[re.Pattern[str], str]:
+    """Return the form of lines with elements, and the beginning of each such line.
 
-    Key and value are separated elsewhere: as groups they take twice as long.
+    A block is compared by elements, so a line must have only one.
     """
-    return re.compile(rf"add element {table} (\S+) {{ ([^, ][^,]*) }}")
+    begin = f"add element {table} "
+    return re.compile(rf"(?:{begin}[^\s{{]+ {{ [^, {{}}\n][^,{{}}\n]* }}\n)+"), begin
 
 
 def _read_table(lines: Iterator[tuple[int, str]], name: str) -> Iterator[Declaration]:

@@ -5,7 +5,10 @@ element.  A declaration's identity is its container, an element's is its contain
 
 Rule 2: a *block* has the statements of an owner: the table's skeleton, or a Service port.  A *generation* is the
 union of the blocks of a family.  Two blocks may contribute the same statement, but never with different values:
-policy/claims.py decides which Service owns a contested address before anything is rendered.
+policy/claims.py decides which Service owns a contested address before anything is rendered.  The kernel refuses a
+second value of a key.
+
+A cluster has many elements, so blocks and generations hold each as a *line*, a single text that both share.
 
 Rule 3: a *change* is the difference that replacing some blocks makes to the union.  It costs in proportion to those
 blocks.
@@ -23,7 +26,7 @@ from __future__ import annotations
 
 import itertools
 import operator
-from collections import ChainMap, Counter
+from collections import Counter
 from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
@@ -33,6 +36,8 @@ from nftproxy.model.addresses import Family
 from nftproxy.model.keys import KeyEnum
 
 Owner = Hashable
+Line = str
+"""An element as a single text: its container, a blank, and its text between the braces of `add element`."""
 
 
 class NftKind(KeyEnum):
@@ -50,15 +55,22 @@ class Element(msgspec.Struct, frozen=True, order=True, gc=False):
     key: str
     value: str
 
+    @classmethod
+    def of(cls, line: Line) -> Element:
+        """Return the element of a line."""
+        container, _, text = line.partition(" ")
+        key, _, value = text.partition(" : ")
+        return cls(container, key, value)
+
     @property
     def text(self) -> str:
         """The element as it stands between the braces of `add element`."""
-        return element_text(self.key, self.value)
+        return f"{self.key} : {self.value}" if self.value else self.key
 
-
-def element_text(key: str, value: str) -> str:
-    """An element as it stands between the braces of `add element`.  In a set, `value` is ""."""
-    return f"{key} : {value}" if value else key
+    @property
+    def line(self) -> Line:
+        """The element as a single text."""
+        return f"{self.container} {self.text}"
 
 
 class FoundElement(NamedTuple):
@@ -101,7 +113,12 @@ class Block(msgspec.Struct, frozen=True, gc=False):
     """The statements of an owner, in the order in which the template wrote them."""
 
     declarations: tuple[Declaration, ...] = ()
-    elements: tuple[Element, ...] = ()
+    lines: tuple[Line, ...] = ()
+
+    @property
+    def elements(self) -> Iterator[Element]:
+        """The elements, made anew."""
+        return map(Element.of, self.lines)
 
 
 EMPTY = Block()
@@ -114,7 +131,7 @@ and again adds new declarations each time, and each of them slows down every lat
 
 
 class Disagreement(ValueError):
-    """Two blocks contribute different values for one statement: a defect of the templates, or of their facts."""
+    """Two blocks declare one set in different ways: a defect of the templates, or of their facts."""
 
 
 class GenerationChange:
@@ -126,8 +143,8 @@ class GenerationChange:
     def __init__(self) -> None:
         self.declared: dict[tuple[NftKind, str], Declaration] = {}
         self.entered: list[Element] = []
-        self.removed: dict[tuple[str, str], str] = {}
-        self.added: dict[tuple[str, str], str] = {}
+        self.removed: dict[Line, None] = {}
+        self.added: dict[Line, None] = {}
         self.discarded: list[Declaration] = []
 
     def __bool__(self) -> bool:
@@ -137,17 +154,21 @@ class GenerationChange:
         """Leave every chain with a hook out of the declarations."""
         self.declared = {identity: each for identity, each in self.declared.items() if not each.is_base_chain}
 
-    def remove(self, element: Element) -> None:
+    def remove(self, line: Line) -> None:
         """Record that the union has lost an element.  If this change added it, both cancel out."""
-        if self.added.pop((element.container, element.key), None) is None:
-            self.removed[element.container, element.key] = element.value
+        _move(line, self.added, self.removed)
 
-    def add(self, element: Element) -> None:
-        """Record that the union has gained an element.  If this change removed the same element, both cancel out."""
-        if self.removed.get((element.container, element.key)) == element.value:
-            del self.removed[element.container, element.key]
-        else:
-            self.added[element.container, element.key] = element.value
+    def add(self, line: Line) -> None:
+        """Record that the union has gained an element.  If this change removed it, both cancel out."""
+        _move(line, self.removed, self.added)
+
+
+def _move(line: Line, source: dict[Line, None], target: dict[Line, None]) -> None:
+    """Take a line from the source, or else put it into the target."""
+    if line in source:
+        del source[line]
+    else:
+        target[line] = None
 
 
 class Savepoint(NamedTuple):
@@ -164,8 +185,8 @@ class Generation:
         self.family = family
         self.blocks: dict[Owner, Block] = {}
         self.declarations: dict[tuple[NftKind, str], Declaration] = {}
-        self._values: dict[str, dict[str, str]] = {}
-        self._shares: dict[tuple[str, str], int] = {}
+        self._counts: dict[str, dict[Line, int]] = {}
+        """By container, how many blocks have each element."""
         self._uses: Counter[tuple[NftKind, str]] = Counter()
         self._unused: set[tuple[NftKind, str]] = set()
         self._base: set[tuple[NftKind, str]] = set()
@@ -176,17 +197,17 @@ class Generation:
         Everything is withdrawn before anything is contributed, so that a statement may pass from owner to owner.
 
         Raises:
-            Disagreement: two owners contribute different values for one statement.
+            Disagreement: two owners declare one set in different ways.
         """
         change = GenerationChange()
-        gained: list[Element] = []
+        gained: list[Line] = []
         for owner, block in blocks.items():
             gained += self._withdraw_lost(self.blocks.get(owner, EMPTY), block, change)
         for block in blocks.values():
             for declaration in block.declarations:
                 self._declare(declaration, change)
-        for element in gained:
-            self._contribute(element, change)
+        for line in gained:
+            self._contribute(line, change)
         for owner, block in blocks.items():
             self._count_uses(self.blocks.get(owner, EMPTY), block)
         self.blocks.update(blocks)
@@ -219,33 +240,37 @@ class Generation:
         self.declarations = savepoint.declarations
         self._unused = self.declarations.keys() - self._uses.keys()
 
-    def _withdraw_lost(self, old: Block, new: Block, change: GenerationChange) -> Iterable[Element]:
+    def _withdraw_lost(self, old: Block, new: Block, change: GenerationChange) -> Iterable[Line]:
         """Withdraw the elements that only `old` has.  Return the elements that only `new` has, to contribute later."""
-        if not old.elements:
-            return new.elements
+        if not old.lines:
+            return new.lines
         # In a block of a thousand elements most are the same objects at the same places.  Identity needs no hashing.
-        both = min(len(old.elements), len(new.elements))
-        differ = list(map(operator.is_not, old.elements, new.elements))
-        had = dict.fromkeys([*itertools.compress(old.elements, differ), *old.elements[both:]])
-        has = dict.fromkeys([*itertools.compress(new.elements, differ), *new.elements[both:]])
-        for element in had:
-            if element not in has:
-                self._withdraw(element, change)
-        return [element for element in has if element not in had]
+        both = min(len(old.lines), len(new.lines))
+        differ = list(map(operator.is_not, old.lines, new.lines))
+        had = dict.fromkeys([*itertools.compress(old.lines, differ), *old.lines[both:]])
+        has = dict.fromkeys([*itertools.compress(new.lines, differ), *new.lines[both:]])
+        for line in had:
+            if line not in has:
+                self._withdraw(line, change)
+        return [line for line in has if line not in had]
 
     def elements(self) -> Iterator[Element]:
         """Every element, by container.  The entries of declarations come first."""
         yield from _entries(self.declarations)
         yield from self._union()
 
-    def values(self, container: str) -> Mapping[str, str]:
-        """The value of each key of a set or map, "" in a set.  The entries of declarations are included."""
-        entries = {each.key: each.value for each in _entries(self.declarations) if each.container == container}
-        return ChainMap(entries, self._values.get(container, {})) if entries else self._values.get(container, {})
+    def lines_of(self, container: str) -> Collection[Line]:
+        """The elements of a set or map.  The entries of declarations are included."""
+        entries = [each.line for each in _entries(self.declarations) if each.container == container]
+        held = self._counts.get(container, {})
+        return {**dict.fromkeys(entries), **held} if entries else held.keys()
 
     def value(self, container: str, key: str) -> str | None:
-        """The value of an element, "" in a set.  None if there is no such element."""
-        return self._values.get(container, {}).get(key)
+        """The value of an element, "" in a set.  None if there is no such element.  A scan of the set or map."""
+        held, line = self._counts.get(container, {}), f"{container} {key}"
+        if line in held:
+            return ""
+        return next((Element.of(each).value for each in held if each.startswith(f"{line} : ")), None)
 
     def used_elements(self) -> Iterator[Element]:
         """Every element, without the entries of declarations that no block uses any more."""
@@ -253,9 +278,7 @@ class Generation:
         yield from self._union()
 
     def _union(self) -> Iterator[Element]:
-        for container, values in self._values.items():
-            for key, value in values.items():
-                yield Element(container, key, value)
+        return map(Element.of, itertools.chain.from_iterable(self._counts.values()))
 
     def used_declarations(self) -> dict[tuple[NftKind, str], Declaration]:
         """The declarations that some block uses."""
@@ -274,7 +297,7 @@ class Generation:
 
     def element_count(self) -> int:
         """The number of elements."""
-        return sum(map(len, self._values.values())) + sum(1 for _ in _entries(self.declarations))
+        return sum(map(len, self._counts.values())) + sum(1 for _ in _entries(self.declarations))
 
     def _declare(self, declaration: Declaration, change: GenerationChange) -> None:
         identity = (declaration.kind, declaration.name)
@@ -289,28 +312,21 @@ class Generation:
             self._base.add(identity)
         self.declarations[identity] = change.declared[identity] = declaration
 
-    def _contribute(self, element: Element, change: GenerationChange) -> None:
-        container, key, value = element.container, element.key, element.value
-        values = self._values.setdefault(container, {})
-        known = values.get(key)
-        if known is None:
-            values[key] = value
-            change.add(element)
-        elif known == value:
-            self._shares[container, key] = self._shares.get((container, key), 1) + 1
+    def _contribute(self, line: Line, change: GenerationChange) -> None:
+        counts = self._counts.setdefault(line[: line.index(" ")], {})
+        if line in counts:
+            counts[line] += 1
         else:
-            raise Disagreement(f"{container}: {key} is given as both {known!r} and {value!r}")
+            counts[line] = 1
+            change.add(line)
 
-    def _withdraw(self, element: Element, change: GenerationChange) -> None:
-        container, key = element.container, element.key
-        shares = self._shares.get((container, key), 1)
-        if shares == 1:
-            del self._values[container][key]
-            change.remove(element)
-        elif shares == 2:
-            del self._shares[container, key]
+    def _withdraw(self, line: Line, change: GenerationChange) -> None:
+        counts = self._counts[line[: line.index(" ")]]
+        if counts[line] > 1:
+            counts[line] -= 1
         else:
-            self._shares[container, key] = shares - 1
+            del counts[line]
+            change.remove(line)
 
 
 def _order(identity: tuple[NftKind, str]) -> tuple[str, str]:

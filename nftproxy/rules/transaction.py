@@ -7,13 +7,14 @@ its order: containers before references to them, removals before additions of th
 from __future__ import annotations
 
 import itertools
+import operator
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import msgspec
 
 from nftproxy.model.addresses import FAST_PATH_TABLE, TABLE, Family
-from nftproxy.rules.ruleset import Declaration, Element, Generation, GenerationChange, NftKind, element_text
+from nftproxy.rules.ruleset import Declaration, Element, Generation, GenerationChange, Line, NftKind
 
 BESIDE_ANOTHER = "-canary"
 """The suffix of a table's shape if the table has only some of the node's Services, and another proxy has the rest."""
@@ -108,9 +109,9 @@ def change_transaction(family: Family, change: GenerationChange) -> Transaction:
     """The transaction that makes the kernel follow `change`.  Its size is in proportion to the change."""
     table = family.table
     parts = _declare(table, change.declared.values(), flush=True)
-    parts += _element_commands("add", table, map(_item, change.entered))
-    parts += _element_commands("delete", table, change.removed.items())
-    parts += _element_commands("add", table, change.added.items())
+    parts += _element_commands("add", table, map(_line, change.entered))
+    parts += _element_commands("delete", table, change.removed)
+    parts += _element_commands("add", table, change.added)
     parts += _discard(table, change.discarded)
     return Transaction("".join(parts))
 
@@ -124,7 +125,7 @@ def _discard(table: str, declarations: Collection[Declaration]) -> list[str]:
     entries = [entry for each in declarations for entry in each.entries if entry.container not in gone]
     chains_first = sorted(declarations, key=lambda each: each.kind is not NftKind.CHAIN)
     return [
-        *_element_commands("delete", table, map(_item, entries)),
+        *_element_commands("delete", table, map(_line, entries)),
         *(f"flush {each.kind.value} {table} {each.name}\n" for each in chains_first if not each.is_dynamic),
         *(f"delete {each.kind.value} {table} {each.name}\n" for each in chains_first),
     ]
@@ -218,7 +219,7 @@ def _emptied(generation: Generation, installed: Installed) -> list[str]:
     default = [each for identity, each in generation.declarations.items() if identity in present]
     return [
         f"add table {table}\n",
-        *_element_commands("delete", table, map(_item, surplus)),
+        *_element_commands("delete", table, map(_line, surplus)),
         *(f"flush {container.kind.value} {table} {container.name}\n" for container in static),
         *(f"delete {container.kind.value} {table} {container.name}\n" for container in chains_first),
         *(f"add chain {table} {each.name} {{ policy accept; }}\n" for each in default if each.has_default_policy),
@@ -238,11 +239,10 @@ def _filled(
     """Commands that add these elements, after `declarations`, which defaults to all of the generation's."""
     table = generation.family.table
     wanted = generation.declarations.values() if declarations is None else declarations
-    return _declare(table, wanted, flush=False) + _element_commands("add", table, map(_item, elements))
+    return _declare(table, wanted, flush=False) + _element_commands("add", table, map(_line, elements))
 
 
-def _item(element: Element) -> tuple[tuple[str, str], str]:
-    return (element.container, element.key), element.value
+_line = operator.attrgetter("line")
 
 
 def _declare(table: str, declarations: Collection[Declaration], *, flush: bool) -> list[str]:
@@ -273,10 +273,11 @@ def _declaration_text(declaration: Declaration) -> str:
     return f"  {declaration.kind.value} {declaration.name} {{\n{lines}  }}\n"
 
 
-def _element_commands(verb: str, table: str, items: Iterable[tuple[tuple[str, str], str]]) -> list[str]:
+def _element_commands(verb: str, table: str, lines: Iterable[Line]) -> list[str]:
     by_container: dict[str, list[str]] = {}
-    for (container, key), value in items:
-        by_container.setdefault(container, []).append(element_text(key, value))
+    for line in lines:
+        container, _, text = line.partition(" ")
+        by_container.setdefault(container, []).append(text)
     return [_elements_command(verb, table, name, texts) for name, texts in by_container.items()]
 
 

@@ -75,11 +75,11 @@ def service(address: str, *endpoints: str) -> Block:
     return Block(
         (chain,),
         (
-            Element("cluster-ips", address, ""),
-            Element("ranges", "10.0.0.0/8", ""),
-            Element("allowed", f"{address} . tcp . 80 . 198.51.100.0/24", ""),
-            Element("services", f"{address} . tcp . 80", f"goto {chain.name}"),
-            *(Element("tcp-endpoints", f"{address} . 80 . {slot}", f"{endpoint} . 8080") for slot, endpoint in slots),
+            f"cluster-ips {address}",
+            "ranges 10.0.0.0/8",
+            f"allowed {address} . tcp . 80 . 198.51.100.0/24",
+            f"services {address} . tcp . 80 : goto {chain.name}",
+            *(f"tcp-endpoints {address} . 80 . {slot} : {endpoint} . 8080" for slot, endpoint in slots),
         ),
     )
 
@@ -392,7 +392,7 @@ def kinds_of_containers(family: Family, elements: Iterable[Element]) -> Generati
     declarations = [Declaration(kind, each, tuple(body.split("; "))) for each, (kind, body) in bodies.items()]
     made = Generation(family)
     chain = Declaration(NftKind.CHAIN, "tcp-endpoints-of-3", ("drop",))
-    made.replace_blocks({"all": Block((*declarations, chain), tuple(elements))})
+    made.replace_blocks({"all": Block((*declarations, chain), tuple(each.line for each in elements))})
     return made
 
 

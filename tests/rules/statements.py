@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+
 from hypothesis import strategies as st
 
 from nftproxy.rules.ruleset import Block, Declaration, Element, Generation, NftKind, Owner
@@ -23,7 +26,7 @@ def block(*statements: Declaration | Element) -> Block:
     """A block of these statements."""
     return Block(
         tuple(each for each in statements if isinstance(each, Declaration)),
-        tuple(each for each in statements if isinstance(each, Element)),
+        tuple(each.line for each in statements if isinstance(each, Element)),
     )
 
 
@@ -56,8 +59,29 @@ _chains = st.builds(
 _blocks = st.builds(
     Block,
     st.lists(_chains, max_size=2, unique_by=lambda chain: chain.name).map(tuple),
-    st.lists(_elements, max_size=4, unique_by=lambda element: (element.container, element.key)).map(tuple),
+    st.lists(_elements, max_size=4, unique_by=lambda element: (element.container, element.key)).map(
+        lambda elements: tuple(each.line for each in elements)
+    ),
 )
 _owners: st.SearchStrategy[Owner] = st.sampled_from(["a", "b", "c"])
 updates = st.lists(st.dictionaries(_owners, _blocks, min_size=1), max_size=5)
 """Batches of updates: in each batch, the new blocks of some owners."""
+
+
+def values_of(blocks: Mapping[Owner, Block]) -> dict[tuple[str, str], set[str]]:
+    """The values that blocks contribute for each key, of which two are a disagreement."""
+    values = defaultdict[tuple[str, str], set[str]](set)
+    for each in blocks.values():
+        for element in each.elements:
+            values[element.container, element.key].add(element.value)
+    return dict(values)
+
+
+def agreeing(updates: Iterable[dict[Owner, Block]]) -> Iterator[dict[Owner, Block]]:
+    """The updates after which no two blocks disagree, up to the first after which some do."""
+    blocks: dict[Owner, Block] = {}
+    for update in updates:
+        blocks |= update
+        if any(len(values) > 1 for values in values_of(blocks).values()):
+            return
+        yield update

@@ -11,7 +11,6 @@ from nftproxy.rules.ruleset import (
     MAX_UNUSED,
     Block,
     Declaration,
-    Disagreement,
     Generation,
     GenerationChange,
     NftKind,
@@ -42,6 +41,7 @@ from tests.rules.statements import (
     VIPS,
     A,
     B,
+    agreeing,
     block,
     generation,
     sticky,
@@ -253,12 +253,8 @@ def test_transactions_follow_the_generation(updates: list[dict[Owner, Block]]) -
     made = generation(node=base)
     ledger = Ledger()
     ledger.apply(load_transaction(made, "0123", None))
-    for update in updates:
-        try:
-            change = made.replace_blocks(update)
-        except Disagreement:
-            return
-        ledger.apply(change_transaction(IPV4, change))
+    for update in agreeing(updates):
+        ledger.apply(change_transaction(IPV4, made.replace_blocks(update)))
         assert ledger.held(IPV4) == set(made.elements())
         assert ledger.declared(IPV4) == {(d.kind, d.name, d.body) for d in made.declarations.values()}
 

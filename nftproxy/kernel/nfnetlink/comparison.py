@@ -20,7 +20,7 @@ are 130,000 elements: the transaction shrinks from 5.8 MB to 17 kB, and the load
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable
 
 from nftproxy.kernel.nfnetlink import nft_queries
 from nftproxy.kernel.nfnetlink.element_codec import ElementLayout, decoded, types_of, value_bytes, value_text
@@ -28,7 +28,7 @@ from nftproxy.model.addresses import Family
 from nftproxy.model.errors import Unavailable
 from nftproxy.netlink import nf_tables as nft
 from nftproxy.netlink.codec import ATTRIBUTE, Attributes, attribute_map, number_of
-from nftproxy.rules.ruleset import Element, Generation
+from nftproxy.rules.ruleset import Element, Generation, Line
 from nftproxy.rules.transaction import Difference
 
 log = logging.getLogger(__name__)
@@ -68,29 +68,29 @@ def differences(generation: Generation, reading: ListSet) -> dict[str, Differenc
 
 
 def _difference(generation: Generation, name: str, declared: Attributes, reading: ListSet) -> Difference | None:
-    ours = generation.values(name)
+    ours = generation.lines_of(name)
     try:
         layout = ElementLayout(declared, FROM_KERNEL)
         unseen, surplus = _compared(reading(generation.family, name), layout, ours)
         found = tuple(_element(name, each, layout, declared) for each in surplus)
-        if any(ours.get(each.key) == each.value for each in found):
+        if any(each.line in ours for each in found):
             raise _NotComparable("an element is listed twice")
-        return Difference(found, tuple(Element(name, key, ours[key]) for key in unseen))
+        return Difference(found, tuple(map(Element.of, unseen)))
     except (Unavailable, _NotComparable) as error:
         log.debug("%(name)s will be filled anew: %(error)s", {"name": name, "error": error})
         return None
 
 
 def _compared(
-    listed: Iterable[bytes], layout: ElementLayout, ours: Mapping[str, str]
-) -> tuple[Iterable[str], Iterable[bytes]]:
-    """Return our keys that the kernel lacks, and the kernel's elements that are foreign or listed again.
+    listed: Iterable[bytes], layout: ElementLayout, ours: Collection[Line]
+) -> tuple[Iterable[Line], Iterable[bytes]]:
+    """Return our elements that the kernel lacks, and the kernel's elements that are foreign or listed again.
 
     Raises:
         _NotComparable: a foreign element is listed twice, or too many are foreign.
         Unavailable: the kernel doesn't answer, or a type or an element is unknown.
     """
-    unseen = {hash(layout.element(key, value)): key for key, value in ours.items()}
+    unseen = {hash(_packed(line, layout)): line for line in ours}
     take, surplus = unseen.pop, set[bytes]()
     most = max(FEW, len(ours) // 2)
     for part in listed:
@@ -104,6 +104,11 @@ def _compared(
     if any(ATTRIBUTE.unpack_from(each) != (len(each), nft.LIST_ELEMENT) for each in surplus):
         raise _NotComparable("an element is longer than ours")
     return unseen.values(), sorted(surplus)
+
+
+def _packed(line: Line, layout: ElementLayout) -> bytes:
+    key, _, value = line.partition(" ")[2].partition(" : ")
+    return layout.element(key, value)
 
 
 def _element(name: str, whole: bytes, layout: ElementLayout, declared: Attributes) -> Element:

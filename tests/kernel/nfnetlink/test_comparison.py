@@ -168,7 +168,8 @@ def test_an_element_for_all_others_is_repaired(made: Pipeline, whole: Held) -> N
 @pytest.mark.parametrize("name", ["fronts", "services"])
 def test_bytes_hidden_in_a_foreign_element_are_repaired(made: Pipeline, whole: Held, name: str) -> None:
     """Bytes of ours that another program hides in an element of its own aren't taken for the element that is gone."""
-    value = made.generations[IPV4].values(name)[WEB]
+    value = made.generations[IPV4].value(name, WEB)
+    assert value is not None
     with open_socket() as kernel:
         declared = nft_queries.declaration_of(kernel, IPV4, name)
     assert declared

@@ -41,7 +41,7 @@ def transaction(family: Family, elements: Iterable[Element], *, is_new: bool) ->
     """A transaction that adds elements, or deletes them."""
     change = GenerationChange()
     for element in elements:
-        (change.add if is_new else change.remove)(element)
+        (change.add if is_new else change.remove)(element.line)
     return change_transaction(family, change)
 
 
