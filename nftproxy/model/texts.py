@@ -19,9 +19,8 @@ def first_of(texts: Sequence[str], most: int = 3) -> str:
 
 @functools.lru_cache(maxsize=16384)
 def intern_text(text: str) -> str:
-    """Return the first object with this text: a name of a node, namespace, port or set, or a verdict.
+    """Return the first object with this text: a name of a namespace or port.
 
-    Every object that is decoded and every line that is rendered brings its own.  Without interning, a sixth of the
-    memory for a cluster's objects and rules was copies of the same few texts.
+    Every object that is decoded brings its own.
     """
     return text
