@@ -281,10 +281,15 @@ REGRESSION = "regression-issue-74839:1.5"
 def test_images_are_built_under_the_names_that_the_tests_ask_for() -> None:
     """An image of the tests is built if its program is there, in the versions that the tests name."""
     agnhost, regression = (f"registry.k8s.io/e2e-test-images/{name}" for name in ("agnhost:2.63.0", REGRESSION))
-    listing = f"{agnhost}\ngcr.io/k8s-authenticated-test/agnhost:2.6\nregistry.k8s.io/nginx:1\n{regression}\n"
+    pause = "registry.k8s.io/pause:3.10.2"
+    listing = f"{agnhost}\ngcr.io/k8s-authenticated-test/agnhost:2.6\nregistry.k8s.io/nginx:1\n{pause}\n{regression}\n"
     found = wanted(listing)
     assert found == wanted(listing, ["regression"]) | {"regression": [regression]}
-    assert (found["pause"], found["kube-proxy"], found["agnhost"]) == ([PAUSE], [KUBE_PROXY], [AGNHOST_IMAGE, agnhost])
+    assert (found["pause"], found["kube-proxy"], found["agnhost"]) == (
+        [PAUSE, pause],
+        [KUBE_PROXY],
+        [AGNHOST_IMAGE, agnhost],
+    )
     assert found == wanted(listing, ["kube-proxy"]) | {"kube-proxy": [KUBE_PROXY]}
 
 
@@ -509,4 +514,9 @@ def test_the_table_counts_and_names() -> None:
 
 def test_every_skip_has_a_reason() -> None:
     """The list of skipped tests has a reason for each."""
-    assert all(skips().values())
+    assert all(skips("1.32.13").values())
+
+
+def test_tests_of_newer_apis_are_skipped() -> None:
+    """Tests that are newer than the cluster don't ask for APIs that it lacks."""
+    assert skips("1.32.13") == skips("1.33.0") | {"ServiceCIDR and IPAddress API": "is of Kubernetes 1.33"}

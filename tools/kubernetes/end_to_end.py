@@ -20,9 +20,12 @@ from tools.kubernetes.results import SpecResult, merged, read
 SKIPS = Path(__file__).with_name("skips.toml")
 
 
-def skips() -> dict[str, str]:
-    """Reasons not to run tests, by regular expressions for the tests' names."""
-    return tomllib.loads(SKIPS.read_text())
+def skips(version: str) -> dict[str, str]:
+    """Reasons not to run tests on a cluster of a version, by regular expressions for the tests' names."""
+    given: dict[str, dict[str, Any]] = tomllib.loads(SKIPS.read_text())
+    minor = int(version.split(".")[1])
+    too_new = {test: f"is of Kubernetes 1.{since}" for test, since in given["since-minor"].items() if minor < since}
+    return given["always"] | too_new
 
 
 def run_tests(cluster: RealCluster, focuses: Sequence[str], labels: str, timeout: str) -> dict[str, list[SpecResult]]:
@@ -35,17 +38,23 @@ def run_tests(cluster: RealCluster, focuses: Sequence[str], labels: str, timeout
         timeout: after it no further test begins, in the form of Go's durations.
     """
     _be_known(cluster)
+    skipped = skips(cluster.binaries.version("kube-apiserver"))
     reports = [cluster.directory / f"report-{number}.json" for number in range(len(focuses))]
     running = [
         _start(
-            cluster, report, f"--ginkgo.focus={focus}", f"--ginkgo.label-filter={labels}", f"--ginkgo.timeout={timeout}"
+            cluster,
+            report,
+            f"--ginkgo.skip={'|'.join(skipped)}",
+            f"--ginkgo.focus={focus}",
+            f"--ginkgo.label-filter={labels}",
+            f"--ginkgo.timeout={timeout}",
         )
         for report, focus in zip(reports, focuses, strict=True)
     ]
     for process in running:
         process.wait()
     return {
-        focus: list(read(json.loads(report.read_text()), skips(), focus))
+        focus: list(read(json.loads(report.read_text()), skipped, focus))
         for report, focus in zip(reports, focuses, strict=True)
     }
 
@@ -64,7 +73,6 @@ def _start(cluster: RealCluster, report: Path, *arguments: str) -> subprocess.Po
         f"--kubectl-path={cluster.binaries.path('kubectl')}",
         "--provider=skeleton",
         "--dump-logs-on-failure=false",
-        f"--ginkgo.skip={'|'.join(skips())}",
         f"--ginkgo.json-report={report}",
         "--ginkgo.no-color",
         "--ginkgo.v",

@@ -19,6 +19,7 @@ TARGETS = {PAUSE: "pause", KUBE_PROXY: "kube-proxy", AGNHOST_IMAGE: "agnhost", f
 REGRESSION = "regression-issue-74839"
 TESTS_TARGETS = {
     "agnhost": "agnhost",
+    "pause": "pause",
     **dict.fromkeys(("busybox", "distroless-iptables", "glibc-dns-testing"), "busybox"),
     REGRESSION: "regression",
 }
