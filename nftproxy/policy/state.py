@@ -359,13 +359,12 @@ class ClusterState:
 
     def _record_failover(self, key: ObjectKey, new: Service | None, touched: Invalidation) -> None:
         """Note a Service's failures with failover.  The skeleton depends on whether any Service has it."""
+        failures = (new.options.failover if new is not None else None) or frozenset()
         for failure, services in self.failing_over.items():
-            had = bool(services)
-            if new is not None and new.options.fails_over(failure):
-                services.add(key)
-            else:
-                services.discard(key)
-            touched.table |= bool(services) != had
+            if (failure in failures) != (key in services):
+                had = bool(services)
+                services ^= {key}
+                touched.table |= bool(services) != had
 
     def _change_silent(self, new: SilentPlaces, touched: Invalidation) -> None:
         """Replace the silent endpoints.  Their order matters, too: if not all may be left out, the first are."""

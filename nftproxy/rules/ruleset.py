@@ -26,7 +26,7 @@ from __future__ import annotations
 
 import itertools
 import operator
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
@@ -156,19 +156,17 @@ class GenerationChange:
 
     def remove(self, line: Line) -> None:
         """Record that the union has lost an element.  If this change added it, both cancel out."""
-        _move(line, self.added, self.removed)
+        if line in self.added:
+            del self.added[line]
+        else:
+            self.removed[line] = None
 
     def add(self, line: Line) -> None:
         """Record that the union has gained an element.  If this change removed it, both cancel out."""
-        _move(line, self.removed, self.added)
-
-
-def _move(line: Line, source: dict[Line, None], target: dict[Line, None]) -> None:
-    """Take a line from the source, or else put it into the target."""
-    if line in source:
-        del source[line]
-    else:
-        target[line] = None
+        if line in self.removed:
+            del self.removed[line]
+        else:
+            self.added[line] = None
 
 
 class Savepoint(NamedTuple):
@@ -185,7 +183,7 @@ class Generation:
         self.family = family
         self.blocks: dict[Owner, Block] = {}
         self.declarations: dict[tuple[NftKind, str], Declaration] = {}
-        self._counts: dict[str, dict[Line, int]] = {}
+        self._counts: defaultdict[str, dict[Line, int]] = defaultdict(dict)
         """By container, how many blocks have each element."""
         self._uses: Counter[tuple[NftKind, str]] = Counter()
         self._unused: set[tuple[NftKind, str]] = set()
@@ -206,8 +204,7 @@ class Generation:
         for block in blocks.values():
             for declaration in block.declarations:
                 self._declare(declaration, change)
-        for line in gained:
-            self._contribute(line, change)
+        self._contribute(gained, change)
         for owner, block in blocks.items():
             self._count_uses(self.blocks.get(owner, EMPTY), block)
         self.blocks.update(blocks)
@@ -312,13 +309,14 @@ class Generation:
             self._base.add(identity)
         self.declarations[identity] = change.declared[identity] = declaration
 
-    def _contribute(self, line: Line, change: GenerationChange) -> None:
-        counts = self._counts.setdefault(line[: line.index(" ")], {})
-        if line in counts:
-            counts[line] += 1
-        else:
-            counts[line] = 1
-            change.add(line)
+    def _contribute(self, lines: Iterable[Line], change: GenerationChange) -> None:
+        for line in lines:
+            counts = self._counts[line[: line.index(" ")]]
+            if line in counts:
+                counts[line] += 1
+            else:
+                counts[line] = 1
+                change.add(line)
 
     def _withdraw(self, line: Line, change: GenerationChange) -> None:
         counts = self._counts[line[: line.index(" ")]]
