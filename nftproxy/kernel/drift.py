@@ -135,8 +135,10 @@ class TableWatch:
         return generation == self._left
 
     def reason_to_load(self) -> str:
-        """Return why our tables must be compared now, once for each reason, or "" if they needn't be."""
-        self.read_notices()
+        """Return why our tables must be compared now, once for each reason, or "" if they needn't be.
+
+        It judges the notifications that were read.  The event loop reads all others as they arrive (`read_notices`).
+        """
         intruder = self._advance()
         if intruder is not None:
             self.harmed |= intruder.families & self._held

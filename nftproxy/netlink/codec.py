@@ -105,7 +105,7 @@ def aligned(length: int) -> int:
 
 def padded(data: bytes) -> bytes:
     """Return the bytes with zeros up to their padded length."""
-    return data.ljust(aligned(len(data)), b"\0")
+    return data + bytes(-len(data) % 4)
 
 
 def attribute_pattern(length: int, kind: int) -> bytes:

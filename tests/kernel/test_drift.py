@@ -129,6 +129,7 @@ def test_a_lost_notification_makes_the_state_unknown(commits: ScriptedCommits, w
     """After a loss the state is unknown until the next load."""
     watch.record_load(Commit(4, 5), Family)
     commits.notices = None
+    watch.read_notices()
     assert watch.reason_to_load() == "too much has changed at once to follow"
     assert watch.reason_to_load() == ""
     watch.record_change(Commit(5, 6), Family)
@@ -143,3 +144,14 @@ def test_after_a_failure_nothing_is_known(watch: TableWatch) -> None:
     with pytest.raises(Unavailable), watch.committing(1):
         raise Unavailable
     assert not watch.is_intact(5)
+
+
+def test_a_reason_to_load_is_found_among_the_notifications_that_were_read(
+    commits: ScriptedCommits, watch: TableWatch
+) -> None:
+    """Looking for a reason reads nothing: a change needs no further look at the socket."""
+    watch.record_load(Commit(4, 5), Family)
+    commits.add(6, True)
+    assert watch.reason_to_load() == ""
+    watch.read_notices()
+    assert watch.reason_to_load() == "nft has changed them"

@@ -10,6 +10,7 @@ was emptied and filled in one transaction took 3 GB and 5 s more (6.18).
 from __future__ import annotations
 
 import errno
+import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -17,8 +18,8 @@ from nftproxy.kernel.nfnetlink.sockets import ADD_MEMBERSHIP, BUFFER_SIZE, DROP_
 from nftproxy.model.addresses import TABLE, Family
 from nftproxy.model.errors import Unavailable
 from nftproxy.netlink import nf_tables as nft
-from nftproxy.netlink.codec import HEADER, Attributes, attributes_of, messages_of, number_of, text_of
-from nftproxy.netlink.netfilter import FAMILY_OF_NUMBER, GENERAL, body_attributes
+from nftproxy.netlink.codec import HEADER, Attributes, attribute_map, attribute_pattern, number_of, text_of
+from nftproxy.netlink.netfilter import FAMILY_OF_NUMBER, GENERAL
 
 NEW_GENERATION = nft.SUBSYSTEM << 8 | nft.NEW_GENERATION
 GROUP = 7  # NFNLGRP_NFTABLES
@@ -91,20 +92,17 @@ class CommitListener:
                 found += self._notices(data)
 
     def _notices(self, data: bytes) -> Iterator[CommitNotice]:
-        """Yield the generations that end in these bytes.  Earlier bytes may have other messages of the same commit."""
-        if not _may_be_about_us(data):
-            return
-        for kind, body in messages_of(data):
-            if kind == NEW_GENERATION:
-                held = body_attributes(body)
-                yield CommitNotice(number_of(held[nft.GENERATION_ID]), frozenset(self._families), _program(held))
-                self._families.clear()
-                continue
-            family = FAMILY_OF_NUMBER.get(body[0])
-            if family is None or family in self._families:  # of a commit of ours the first message is enough
-                continue
-            if next(attributes_of(body, GENERAL.size), None) == _OUR_TABLE:
-                self._families.add(family)
+        """Yield the generation that these bytes are about.  Earlier bytes may have other messages of the same commit.
+
+        The kernel sends the message of a generation by itself (nf_tables_gen_notify), after all others of its commit.
+        """
+        _, kind, *_ = HEADER.unpack_from(data)
+        if kind == NEW_GENERATION:
+            held = attribute_map(data, HEADER.size + GENERAL.size)
+            yield CommitNotice(number_of(held[nft.GENERATION_ID]), frozenset(self._families), _program(held))
+            self._families.clear()
+        elif _NAME in data:  # else the pattern takes ten times as long
+            self._families.update(FAMILY_OF_NUMBER[number] for (number,) in set(_ABOUT_OUR_TABLE.findall(data)))
 
 
 def _program(held: Attributes) -> str:
@@ -115,9 +113,8 @@ def _program(held: Attributes) -> str:
     return f"{name if name.isprintable() else repr(name)}{f' (process {process})' if process else ''}"
 
 
-_OUR_TABLE = nft.OF_TABLE, TABLE.encode() + b"\0"
-
-
-def _may_be_about_us(data: bytes) -> bool:
-    """True if these bytes must be parsed: they name our table, or begin with a generation."""
-    return _OUR_TABLE[1] in data or HEADER.unpack_from(data)[1] == NEW_GENERATION
+_NAME = TABLE.encode() + b"\0"
+_ABOUT_OUR_TABLE = re.compile(
+    b"([" + bytes(FAMILY_OF_NUMBER) + rb"])\0.." + attribute_pattern(len(_NAME), nft.OF_TABLE) + _NAME, re.DOTALL
+)
+"""The beginning of the body of a message about a table of ours: `GENERAL`, and the name as its first attribute."""

@@ -13,6 +13,7 @@ chains, sets and more: thirteen requests with their answers, which take longer t
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import re
 import socket
@@ -103,21 +104,21 @@ class ElementWriter:
         The kernel executes the batch and queues all answers before sending returns.
         """
         self._kernel.sendto(data, (0, 0))
-        answers = [self._kernel.recv(BUFFER_SIZE)]
-        while True:
-            try:
-                answers.append(self._kernel.recv(BUFFER_SIZE))
-            except BlockingIOError:
-                break
-        return next(filter(None, map(_error, answers)), 0)
+        code = _error(self._kernel.recv(BUFFER_SIZE))
+        with contextlib.suppress(BlockingIOError):
+            while code:  # after a success, which comes last, there is nothing to read
+                self._kernel.recv(BUFFER_SIZE)
+        return code
 
     def _messages(self, command: ElementCommand) -> Iterator[bytes]:
         """Yield the messages of one command, each with as many elements as fit."""
         layout = self._layout(command.family, command.container)
         kind, flags = (nft.NEW_ELEMENTS, CREATE) if command.is_new else (nft.DELETE_ELEMENTS, 0)
         where, family = nft.of_set(command.container), FAMILY_NUMBER[command.family]
-        items = (text.partition(" : ") for text in command.elements)
-        elements = (layout.element(key, value if command.is_new else "") for key, _, value in items)
+        elements = []
+        for text in command.elements:
+            key, _, value = text.partition(" : ")
+            elements.append(layout.element(key, value if command.is_new else ""))
         for piece in _pieces(elements):
             yield nft.request(kind, flags, family, where + nested(nft.LIST_ELEMENTS, piece))
 

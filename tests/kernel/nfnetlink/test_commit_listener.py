@@ -51,6 +51,7 @@ def test_foreign_changes_to_our_tables_are_reported(watch: TableWatch, harm: str
     """Any change of another program to our tables is reported, once, with the program's name and process number."""
     assert watch.is_intact(nft_queries.generation())
     execute(harm)
+    watch.read_notices()
     assert re.fullmatch(r".+ \(process [1-9]\d*\) has changed them", watch.reason_to_load())
     assert watch.reason_to_load() == ""
     assert not watch.is_intact(nft_queries.generation())
@@ -66,6 +67,7 @@ def test_changes_to_other_tables_are_not_reported(watch: TableWatch) -> None:
         change = Transaction("delete element ip nftproxy s { 80 }\nadd element ip nftproxy s { 80 }\n")
         watch.record_change(kernel.apply(change), [Family.IPV4])
         kernel.apply(Transaction("flush table inet nftproxy\n" if text == THEIRS.text else "add table ip x\n"))
+        watch.read_notices()
         assert watch.reason_to_load() == ""
         assert watch.is_intact(nft_queries.generation())
 
@@ -81,6 +83,7 @@ def test_a_large_transaction_is_not_listened_to(watch: TableWatch, listener: Com
     watch.record_change(commit, Family)
     assert watch.is_intact(nft_queries.generation())
     execute("delete element ip nftproxy s { 80 }")
+    watch.read_notices()
     assert watch.reason_to_load()
 
 
@@ -93,6 +96,7 @@ def test_too_much_at_once(watch: TableWatch, monkeypatch: pytest.MonkeyPatch) ->
     assert small.read() is None
     assert small.read() == []
     small.close()
+    watch.read_notices()
     assert watch.reason_to_load() == ""
 
 
