@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
-from collections import Counter, defaultdict, deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
@@ -17,7 +17,7 @@ from nftproxy.model.addresses import FAMILY_NAMES, Family
 from nftproxy.model.codes import Code
 from nftproxy.model.events import Event, Listed, Put
 from nftproxy.model.last_transactions import LastRefusal, LastTransaction
-from nftproxy.model.objects import ClusterObject, EndpointSlice, ObjectKey, Service
+from nftproxy.model.objects import EndpointSlice, ObjectKey, Service
 from nftproxy.model.stages import Stage
 from nftproxy.rules.transaction import Transaction
 from nftproxy.sources.activity import ResourceActivity
@@ -37,7 +37,7 @@ LATE = 30.0
 """Seconds that a change may wait for its turn before that is a warning: as long as a change of a default
 configuration may take in the worst case (syncPeriod)."""
 
-_CHANGES: dict[type[ClusterObject], str] = {Service: "service", EndpointSlice: "endpoint"}
+_CHANGES: dict[type, str] = {Service: "service", EndpointSlice: "endpoint"}
 
 
 def _triggers(events: Iterable[Event]) -> list[tuple[Family, float]]:
@@ -46,15 +46,11 @@ def _triggers(events: Iterable[Event]) -> list[tuple[Family, float]]:
     return [(each.family, each.triggered) for each in slices if each.triggered]
 
 
-def _objects(events: Iterable[Event]) -> Counter[type]:
-    """Return the number of objects in events, by their kind."""
-    found = Counter[type]()
-    for event in events:
-        if isinstance(event, Put):
-            found[type(event.object)] += 1
-        else:
-            found[event.kind] += len(event.objects) if isinstance(event, Listed) else 1
-    return found
+def _kind_and_count(event: Event) -> tuple[type, int]:
+    """Return the kind of an event's objects, and their number."""
+    if isinstance(event, Put):
+        return type(event.object), 1
+    return event.kind, len(event.objects) if isinstance(event, Listed) else 1
 
 
 def _names(families: Iterable[Family]) -> tuple[str, ...]:
@@ -111,9 +107,12 @@ class SyncReporter:
         self._lapped = self._began.steady
         self._spent: defaultdict[Stage, float] = defaultdict(float)
         self._slow = SlowLog()
-        self._pending = dict.fromkeys(_CHANGES, 0)
         self._postponed = NONE_POSTPONED
-        self._taken: dict[type[ClusterObject], int] = {}
+        self._queued: dict[type, int] = dict.fromkeys(_CHANGES, 0)
+        self._taken = self._applied = dict(self._queued)
+        """Changes by kind, since the start, that have come, were taken to be applied, and are applied."""
+        self._last_queued: float | None = None
+        self._last_right: dict[Family, float] = {}
         self._queued_triggers = deque[tuple[Family, float]](maxlen=MOST_TRIGGERS)
         self._taken_triggers = deque[tuple[Family, float]](maxlen=MOST_TRIGGERS)
 
@@ -169,6 +168,7 @@ class SyncReporter:
     def scrape(self) -> bytes:
         """Return all metrics in Prometheus' text format."""
         status = self.status()
+        self._set_changes()
         self.metrics.set_only("nftproxy_waiting", *status.waiting)
         waiting = (*self.waiting().values(), self._postponed.seconds(status.now.steady))
         self.metrics.set("nftproxy_oldest_change_age_seconds", max(waiting))
@@ -177,16 +177,26 @@ class SyncReporter:
         self.metrics.set_each("nftproxy_last_word_age_seconds", dict(ages))
         return self.metrics.exposition()
 
+    def _set_changes(self) -> None:
+        """Set the metrics that each change would otherwise set."""
+        for kind, name in _CHANGES.items():
+            pending = self._queued[kind] - self._applied[kind]
+            self.metrics.set(f"kubeproxy_sync_proxy_rules_{name}_changes_total", self._queued[kind])
+            self.metrics.set(f"kubeproxy_sync_proxy_rules_{name}_changes_pending", pending)
+        if (at := self._last_queued) is not None:
+            for family in self.health.families:
+                self.metrics.set("kubeproxy_sync_proxy_rules_last_queued_timestamp_seconds", at, family)
+        for family, at in self._last_right.items():
+            self.metrics.set("kubeproxy_sync_proxy_rules_last_timestamp_seconds", at, family)
+
     def queued(self, events: Sequence[Event]) -> None:
         """Note events that have come.  Each object of a listing counts, as in kube-proxy."""
         now = self._clocks()
         self.health.queued(now)
-        for kind, count in _objects(events).items():
-            if name := _CHANGES.get(kind):
-                self.metrics.count(f"kubeproxy_sync_proxy_rules_{name}_changes_total", by=count)
-                self._set_pending(kind, self._pending[kind] + count)
-        for family in self.health.families:
-            self.metrics.set("kubeproxy_sync_proxy_rules_last_queued_timestamp_seconds", now.wall, family)
+        self._last_queued = now.wall
+        for kind, count in map(_kind_and_count, events):
+            if kind in _CHANGES:
+                self._queued[kind] += count
         self._queued_triggers += _triggers(events)
         log.debug("received %(events)d events", {"events": len(events)})
 
@@ -201,7 +211,7 @@ class SyncReporter:
         self._lapped = self._began.steady
         self._spent.clear()
         self.health.taken()
-        self._taken = dict(self._pending)
+        self._taken = dict(self._queued)
         self._taken_triggers += self._queued_triggers
         self._queued_triggers.clear()
 
@@ -235,10 +245,7 @@ class SyncReporter:
         """Note that the kernel holds the taken events in these families, by a transaction of `size` characters."""
         now = self._clocks()
         seconds = now.steady - self._began.steady
-        for of_kind, count in self._taken.items():
-            if count:
-                self._set_pending(of_kind, self._pending[of_kind] - count)
-        self._taken.clear()
+        self._applied = self._taken
         self.health.applied(now, families)
         self._observe_sync(families, seconds, full=full)
         self._observe_triggers(families, now)
@@ -268,13 +275,7 @@ class SyncReporter:
 
     def checked(self, families: Collection[Family]) -> None:
         """Note that these families' tables are right, after a transaction or the periodic check."""
-        now = self._clocks().wall
-        for family in families:
-            self.metrics.set("kubeproxy_sync_proxy_rules_last_timestamp_seconds", now, family)
-
-    def _set_pending(self, kind: type[ClusterObject], count: int) -> None:
-        self._pending[kind] = count
-        self.metrics.set(f"kubeproxy_sync_proxy_rules_{_CHANGES[kind]}_changes_pending", count)
+        self._last_right |= dict.fromkeys(families, self._clocks.wall())
 
     def _observe_sync(self, families: Iterable[Family], seconds: float, *, full: bool) -> None:
         for family in families:

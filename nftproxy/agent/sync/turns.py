@@ -87,7 +87,8 @@ class Turns:
             if due[first] <= now - (PATIENCE if small else 0.0):
                 late = [first]
         chosen = late or self._round(small, coming)
-        self._chosen = {key: self._size_of(key) for key in (*chosen, *gone)}
+        sharing = (*chosen, *gone)
+        self._chosen = {key: self._size_of(key) if len(sharing) > 1 else 0 for key in sharing}
         return chosen
 
     def next_due(

@@ -139,10 +139,11 @@ def reporter(pipeline: Pipeline, clock: Clock | None = None) -> SyncReporter:
     return made
 
 
-def series(metrics: Metrics, *names: str) -> Series:
+def series(scraped: Metrics | SyncReporter, *names: str) -> Series:
     """The samples whose names begin with any of these prefixes, by name and labels as Prometheus writes them."""
     found = {}
-    for line in metrics.exposition().decode().splitlines():
+    text = scraped.exposition() if isinstance(scraped, Metrics) else scraped.scrape()
+    for line in text.decode().splitlines():
         name, _, value = line.rpartition(" ")
         if name.startswith(names) and not line.startswith("#"):
             found[name] = float(value)
@@ -169,6 +170,7 @@ def exercised() -> Metrics:
     made.metrics.count_request(RequestOutcome("200", "GET", "api.example:6443", 0.01))
     made.metrics.set("kubeproxy_nftables_localhost_nodeport_listeners", 1, IPV4)
     made.metrics.set("nftproxy_silent_endpoints", 1, IPV4)
+    made.scrape()
     made.metrics.set_only("nftproxy_waiting", "the first load of IPv6")
     made.metrics.set_each("nftproxy_last_word_age_seconds", {"services": 1.0})
     return made.metrics
@@ -291,7 +293,7 @@ TOTAL = ("kubeproxy_sync_proxy_rules_service_changes_total", "kubeproxy_sync_pro
 
 def changes(made: SyncReporter, names: tuple[str, str]) -> tuple[float, float]:
     """How many Services and EndpointSlices a pair of metrics tells."""
-    found = series(made.metrics, *names)
+    found = series(made, *names)
     return found[names[0]], found[names[1]]
 
 
@@ -353,7 +355,7 @@ def test_when_changes_were_queued_and_applied() -> None:
     clock.seconds = 12
     made.applied(1, BOTH, full=False)
     queued = by_family("kubeproxy_sync_proxy_rules_last_queued_timestamp_seconds", 5010)
-    assert series(made.metrics, "kubeproxy_sync_proxy_rules_last_") == queued | by_family(
+    assert series(made, "kubeproxy_sync_proxy_rules_last_") == queued | by_family(
         "kubeproxy_sync_proxy_rules_last_timestamp_seconds", 5012
     )
 
@@ -365,7 +367,7 @@ def test_a_check_is_a_success() -> None:
     clock.seconds = 500
     made.checked(BOTH)
     name = "kubeproxy_sync_proxy_rules_last_timestamp_seconds"
-    assert series(made.metrics, name) == by_family(name, 5500)
+    assert series(made, name) == by_family(name, 5500)
 
 
 SECONDS = "kubeproxy_sync_{}proxy_rules_duration_seconds_{}"
