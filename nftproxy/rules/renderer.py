@@ -111,6 +111,10 @@ class _TemplateEnvironment(jinja2.Environment):
     context_class = _TemplateContext
     getattr = staticmethod(getattr)  # type: ignore[assignment]
 
+    def make_globals(self, d: Any) -> dict[str, Any]:
+        """A dict of its own for each template.  Jinja's `ChainMap` is copied by Python code at each rendering."""
+        return {**self.globals, **(d or {})}
+
 
 class FastPathTable(NamedTuple):
     """The table of the fast path: nft's text, and the table's comment, which differs for each text."""
