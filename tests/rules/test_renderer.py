@@ -193,6 +193,13 @@ def test_the_template_at_fault_is_named(name: str) -> None:
         bad.port(PORT, TABLE)
 
 
+def test_templates_have_the_functions_of_jinja() -> None:
+    """A template may call Jinja's global functions."""
+    text = "{% for each in range(2) %}\nadd element {{ table }} {{ each }} { 1 }\n{% endfor %}\n"
+    made = Renderer({**templates(), SERVICE_TEMPLATE: text}).port(PORT, TABLE)
+    assert [each.container for each in made.elements if each.key == "1"] == ["0", "1"]
+
+
 # Blocks
 
 LIST = ListFacts(

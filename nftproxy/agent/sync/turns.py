@@ -87,7 +87,7 @@ class Turns:
             if due[first] <= now - (PATIENCE if small else 0.0):
                 late = [first]
         chosen = late or self._round(small, coming)
-        sharing = (*chosen, *gone)
+        sharing = (*chosen, *gone)  # the cost, by their sizes.  A single Service bears all of it
         self._chosen = {key: self._size_of(key) if len(sharing) > 1 else 0 for key in sharing}
         return chosen
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from unittest.mock import Mock
 
 import pytest
 
@@ -29,6 +30,15 @@ def charged(*large: ObjectKey) -> Turns:
         made.choose({each: 0.0}, 0.0)
         made.charge(COST, 0.0)
     return made
+
+
+def test_a_change_of_a_single_service_needs_no_size() -> None:
+    """The cost of a transaction is divided by size only between several Services."""
+    size_of = Mock()
+    made = Turns(size_of)
+    assert made.choose({WEB: 0.0}, 0.0) == [WEB]
+    assert made.charge(COST, 0.0) == (WEB, COST, OWN_REST * COST)
+    size_of.assert_not_called()
 
 
 def test_small_changes_come_together() -> None:
