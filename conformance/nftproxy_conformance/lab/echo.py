@@ -160,6 +160,11 @@ class Conversation:
             raise ConnectionResetError("the server hung up")
         return EchoAnswer(words[0], Address(words[1], int(words[2])))
 
+    @property
+    def port(self) -> int:
+        """The client's own port.  NAT gives the server another port if that port is taken."""
+        return int(self._socket.getsockname()[1])
+
     def close(self) -> None:
         """Hang up."""
         self._socket.close()
