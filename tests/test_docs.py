@@ -111,7 +111,6 @@ def run(block: list[Command], directory: Path) -> list[tuple[int, str]]:
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         text=True,
-        timeout=100,
         check=True,
     )
     found = re.findall(rf"(.*?)^{mark} (\d+)\n", done.stdout, re.MULTILINE | re.DOTALL)
@@ -131,6 +130,7 @@ def directory(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.timeout(600)  # a block may have the conformance tests of a template
 @needs_root
 @pytest.mark.parametrize("block", RUN_HERE)
 def test_commands_print_what_is_shown(block: list[Command], directory: Path) -> None:
