@@ -116,6 +116,16 @@ def test_a_new_value_is_a_removal_and_an_addition() -> None:
     )
 
 
+def test_values_of_elements_are_found() -> None:
+    """The value of a set's element is "".  What isn't there has none, as a key that another key begins with."""
+    made = generation(web=block(SERVICES, VIPS, A, TO_DRAW))
+    assert made.value("vips", A.key) == ""
+    assert made.value("services", TO_DRAW.key) == "goto draw"
+    assert [made.value(*where) for where in (("vips", B.key), ("services", "10.96.0.1"), ("others", A.key))] == [
+        None
+    ] * 3
+
+
 def test_an_empty_block_contributes_nothing() -> None:
     """An empty block removes its owner and its elements, but not its declarations."""
     made = generation(web=block(VIPS, A))
