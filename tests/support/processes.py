@@ -7,16 +7,18 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from nftproxy_conformance.lab import Namespace
 
 from tests.support.waiting import PATIENCE, wait_until
 
 CHECKOUT = Path(__file__).resolve().parents[2]
+Number = TypeVar("Number", int, float)
 _PROCESS_CLOCK = 2
 """CPUCLOCK_SCHED of Linux, include/linux/posix-timers_types.h: the low bits of the clock of another process."""
 
@@ -109,7 +111,7 @@ class AgentProcess:
     @property
     def cpu(self) -> float:
         """User and system time so far, in seconds."""
-        return sum(map(cpu_seconds, _family(self.process_id)))
+        return _sum_of_family(self.process_id, cpu_seconds)
 
     @property
     def resident(self) -> int:
@@ -119,7 +121,7 @@ class AgentProcess:
     @property
     def peak(self) -> int:
         """The greatest that resident memory has been, in bytes."""
-        return sum(_memory(each, "VmHWM") for each in _family(self.process_id))
+        return _sum_of_family(self.process_id, partial(_memory, "VmHWM"))
 
 
 def cpu_seconds(process_id: int) -> float:
@@ -132,18 +134,21 @@ def cpu_seconds(process_id: int) -> float:
 
 def memory(process_id: int) -> int:
     """The resident memory of a process with all the processes that it has started, in bytes."""
-    return sum(_memory(each, "VmRSS") for each in _family(process_id))
+    return _sum_of_family(process_id, partial(_memory, "VmRSS"))
 
 
-def _family(process_id: int) -> Iterator[int]:
-    yield process_id
+def _sum_of_family(process_id: int, figure: Callable[[int], Number]) -> Number:
+    """The sum over a process and all that it has started, without those that end meanwhile."""
+    total = figure(process_id)
     for task in Path(f"/proc/{process_id}/task").glob("*/children"):
         with suppress(OSError):
             for child in task.read_text().split():
-                yield from _family(int(child))
+                with suppress(OSError):
+                    total += _sum_of_family(int(child), figure)
+    return total
 
 
-def _memory(process_id: int, name: str) -> int:
+def _memory(name: str, process_id: int) -> int:
     for line in Path(f"/proc/{process_id}/status").read_text().splitlines():
         if line.startswith(f"{name}:"):
             return int(line.split()[1]) * 1024

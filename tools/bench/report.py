@@ -51,7 +51,11 @@ def machine(figures: Figures) -> str:
     busy = (
         f"Other programs kept {statistics.median(shares):.0%} of it busy, at most {max(shares):.0%}." if shares else ""
     )
-    slow = f"A fixed piece of work took {slowness(figures):.2f} times as long as in a quiet hour." if shares else ""
+    slow = (
+        f"A fixed piece of work took {slowness(figures):.2f} times as long as on the targets' machine."
+        if shares
+        else ""
+    )
     cpu = re.search(r"model name\s*: (.*)", Path("/proc/cpuinfo").read_text())
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / (1 << 30)
     return (
