@@ -8,6 +8,7 @@ export NFTPROXY_RESULTS=/vm/results.json
 
 run() {
     stty -F /dev/hvc0 raw
+    modprobe --all nf_tables nf_conntrack  # as a node has them
     cd /src
     touch /vm/begun
     bash /vm/command </dev/null 2>&1 | cat >/dev/hvc0  # a pipe, as tests and pytest behave differently on a terminal
@@ -41,5 +42,4 @@ for folder in /dev/shm /run /tmp; do mount -t tmpfs tmpfs $folder; done
 mount -t cgroup2 cgroup2 /sys/fs/cgroup
 ln -sf /proc/self/fd /dev/fd
 ip link set lo up
-modprobe --all nf_tables nf_conntrack  # as a node has them
 run
