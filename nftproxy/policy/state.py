@@ -102,12 +102,12 @@ class ClusterState:
         self.claims = Claims(config)
         self._slices: dict[ObjectKey, EndpointSlice] = {}
         self._crowds: dict[ObjectKey, int] = {}
-        self._slices_of: dict[ObjectKey, tuple[EndpointSlice, ...]] = {}
+        self._slices_of: dict[ObjectKey, dict[ObjectKey, EndpointSlice]] = {}
         self._service_cidrs: dict[str, ServiceCIDR] = {}
 
     def slices_of(self, service: ObjectKey) -> Collection[EndpointSlice]:
         """The EndpointSlices that belong to a Service."""
-        return self._slices_of.get(service, ())
+        return self._slices_of.get(service, {}).values()
 
     def service_of(self, key: ObjectKey) -> ObjectKey | None:
         """The Service of an EndpointSlice, None if there is no such EndpointSlice."""
@@ -177,7 +177,7 @@ class ClusterState:
 
     def expected_size(self, key: ObjectKey, changed: Iterable[Service | EndpointSlice]) -> int:
         """The elements that a Service may come to with new versions of its objects, 0 if it will have no rules."""
-        given, slices = self._given.get(key), {each.key: each for each in self.slices_of(key)}
+        given, slices = self._given.get(key), dict(self._slices_of.get(key, {}))
         for each in changed:
             if isinstance(each, Service):
                 given = each
@@ -329,7 +329,7 @@ class ClusterState:
         if given is None or reason:
             self._budget.remove(key)
         else:
-            crowded = sum([self._crowds.get(each.key, 0) for each in slices])
+            crowded = sum(self._crowds.get(each, 0) for each in self._slices_of.get(key, ()))
             self._budget.put(given, size(given, slices, crowded, self._config))
         return reason
 
@@ -384,15 +384,16 @@ class ClusterState:
         if old is not None:
             del self._slices[key]
             self._crowds.pop(key, None)
-            siblings = tuple([each for each in self._slices_of.pop(old.service) if each is not old])
-            if siblings:
-                self._slices_of[old.service] = siblings
+            siblings = self._slices_of[old.service]
+            del siblings[key]
+            if not siblings:
+                del self._slices_of[old.service]
             touched.endpoints.add(old.service)
         if new is not None:
             self._slices[key] = new
             if crowd:
                 self._crowds[key] = crowd
-            self._slices_of[new.service] = (*self.slices_of(new.service), new)
+            self._slices_of.setdefault(new.service, {})[key] = new
             touched.endpoints.add(new.service)
 
     def _change_node(self, new: Node, touched: Invalidation) -> None:

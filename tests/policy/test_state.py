@@ -30,6 +30,7 @@ from tests.support.factories import (
     service_cidr,
     slice_of,
 )
+from tools.bench.work import lines
 
 WEB, CART = key("shop/web"), key("shop/cart")
 NOTHING = Invalidation()
@@ -218,6 +219,16 @@ def test_a_slice_that_goes_leaves_the_others() -> None:
     assert list(made.slices_of(WEB)) == [two]
     made.ingest(Removed(EndpointSlice, two.key))
     assert made._slices_of == {}
+
+
+def test_a_slice_costs_the_same_among_few_and_many() -> None:
+    """A slice that changes costs as much among a thousand slices of its Service as among two."""
+
+    def cost(siblings: int) -> int:
+        made = state(*(slice_of(suffix=str(number)) for number in range(siblings)))
+        return lines(lambda: made.ingest(Put(slice_of(suffix="0", triggered=1.0))))
+
+    assert cost(1_000) == cost(2)
 
 
 # Node, addresses, ServiceCIDRs
