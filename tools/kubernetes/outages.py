@@ -159,7 +159,7 @@ class Outage(NamedTuple):
     """Faults of connections that no proxy can avoid."""
 
     def column(self, *, is_kube_proxy: bool) -> str:
-        """What was tried, for the row of its result."""
+        """The outage with the proxy's circumstances, in words, as a row of results names it."""
         return ", ".join(filter(None, [self.title, "under kube-proxy" if is_kube_proxy else self.annotated]))
 
 

@@ -15,7 +15,7 @@ from tools.support.results import SupportResult, record
 DEFAULT_SIZE = (3, 1)
 """Nodes and zones."""
 VERSIONED = ("kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubelet", "kubectl", END_TO_END)
-"""Programs of a cluster that have Kubernetes' version.  A row is of the first one's."""
+"""Programs of a cluster that have Kubernetes' version.  A row has the version of the first."""
 
 
 def note(

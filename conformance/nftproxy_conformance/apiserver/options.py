@@ -40,7 +40,7 @@ def parse_options(target: Target, query: Mapping[str, str], version: str) -> Opt
     Raises:
         ApiError: 400 or 422, they can't be parsed, or contradict each other.
     """
-    send_initial = query.get("sendInitialEvents")
+    send_initial = query.get(_INITIAL)
     asked = query.get("resourceVersion", "")
     if asked and not _is_number(asked):
         is_checked = versions.has(version, versions.Feature.LISTS_CHECK_VERSIONS) and not is_watch(query)
@@ -53,7 +53,7 @@ def parse_options(target: Target, query: Mapping[str, str], version: str) -> Opt
         ),
         is_watch=is_watch(query),
         resource_version=_number(query, "resourceVersion"),
-        match=query.get("resourceVersionMatch", ""),
+        match=query.get(_MATCH, ""),
         limit=_number(query, "limit") or 0,
         continue_token=query.get("continue", ""),
         wants_bookmarks=query.get("allowWatchBookmarks") in _YES,
