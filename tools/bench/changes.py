@@ -1,7 +1,7 @@
 """Single changes in a row: how long each takes to get into the kernel, and its cost.
 
 A commit belongs to a change if the messages about it name the addresses that the change touches.  The pauses between
-two changes are longer than minSyncPeriod (20 ms by default), so that none waits for another.
+two changes are longer than minSyncPeriod (10 ms by default), so that none waits for another.
 """
 
 from __future__ import annotations
