@@ -5,6 +5,7 @@ A new resource is a new row.  No other module knows resources by name.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -52,9 +53,9 @@ class Resource:
         """The start of an object's JSON.  Items of lists are sent without it."""
         return f'{{"kind":"{self.kind}","apiVersion":"{self.api_version}",'.encode()
 
-    def bookmark(self, revision: int, *, ends_initial_events: bool = False) -> bytes:
+    def bookmark(self, revision: int, annotations: Mapping[str, str] | None = None) -> bytes:
         """The line of a BOOKMARK event."""
-        note = ',"annotations":{"k8s.io/initial-events-end":"true"}' if ends_initial_events else ""
+        note = f',"annotations":{json.dumps(annotations, separators=(",", ":"))}' if annotations else ""
         rest = f'"metadata":{{"resourceVersion":"{revision}"{note}}}{self.empty}}}'
         return b'{"type":"BOOKMARK","object":' + self.opening + rest.encode() + b"}\n"
 

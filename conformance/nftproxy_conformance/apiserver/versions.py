@@ -6,6 +6,7 @@ k8s.io/apiserver/pkg/features/kube_features.go).  A feature that is off hides it
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Collection, Iterator
 from enum import Enum, auto
 
@@ -25,6 +26,7 @@ class Feature(Enum):
     LISTS_CHECK_VERSIONS = auto()
     PREFER_SAME_TRAFFIC_DISTRIBUTION = auto()
     WATCH_LIST = auto()
+    BLUEPRINTS = auto()
 
 
 MINORS: dict[Feature, Collection[int]] = {
@@ -35,6 +37,7 @@ MINORS: dict[Feature, Collection[int]] = {
     Feature.LISTS_CHECK_VERSIONS: range(33, _EVER),  # storage/cacher/delegator.go, without a gate
     Feature.PREFER_SAME_TRAFFIC_DISTRIBUTION: range(34, _EVER),
     Feature.WATCH_LIST: (32, *range(34, _EVER)),  # 1.33 turned it off again
+    Feature.BLUEPRINTS: range(32, 34),  # endpoints/handlers/response.go, without a gate
 }
 """The minor versions that have a feature by default."""
 
@@ -92,6 +95,18 @@ def selectable_fields(resource: Resource, version: str) -> tuple[str, ...]:
     """The fields for field selectors of a resource, besides its name and namespace."""
     is_old = resource.kind == "Service" and not has(version, Feature.SERVICE_FIELD_SELECTORS)
     return () if is_old else resource.fields
+
+
+def end_of_initial_events(resource: Resource, version: str) -> dict[str, str]:
+    """The annotations of the bookmark after a watch's initial events.
+
+    Some versions add an empty list, in which clients may put the objects.
+    """
+    annotations = {"k8s.io/initial-events-end": "true"}
+    if has(version, Feature.BLUEPRINTS):
+        empty = f'{{"kind":"{resource.kind}List","apiVersion":"{resource.api_version}","metadata":{{}},"items":null}}\n'
+        annotations["kubernetes.io/initial-events-list-blueprint"] = base64.b64encode(empty.encode()).decode()
+    return annotations
 
 
 def _hints(document: Object) -> Iterator[Object]:

@@ -31,6 +31,7 @@ from nftproxy_conformance.apiserver.resources import Resource
 from nftproxy_conformance.apiserver.settings import Settings
 from nftproxy_conformance.apiserver.status import ApiError, expired, too_large
 from nftproxy_conformance.apiserver.store import Change, Store, TooOldError, event_line
+from nftproxy_conformance.apiserver.versions import end_of_initial_events
 
 LAST_BOOKMARK = 2.0
 """A watch gets a last bookmark so many seconds before its timeout (k8s.io/apiserver, storage/cacher)."""
@@ -149,7 +150,8 @@ class Watch:
                 raise too_large(asked or 0, current)
             self._send_state()
             if self._options.wants_bookmarks:
-                self._send(self._resource.bookmark(current, ends_initial_events=True))
+                annotations = end_of_initial_events(self._resource, self._settings.version)
+                self._send(self._resource.bookmark(current, annotations))
             return current
         if not asked:
             return current
