@@ -616,7 +616,7 @@ def test_traffic_control_sees_every_packet(way: Way) -> None:
     way.start()
     way.has_interfaces("client", "pods")
     for interface, direction in (("client", "ingress"), ("pods", "egress")):
-        for rest in ("qdisc add dev {} clsact", "filter add dev {} {} matchall action pass"):
+        for rest in ("qdisc add dev {} clsact", "filter add dev {} {} protocol ip matchall action pass"):
             way.node.call(_run, ["tc", *rest.format(interface, direction).split()])
     for priority in (-10, 10):
         way.node.load(
