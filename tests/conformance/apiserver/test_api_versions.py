@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import base64
+import json
+
 import httpx
 import pytest
 from nftproxy_conformance.apiserver import ApiServer
@@ -55,6 +58,18 @@ def test_watches_that_begin_with_a_list(server: ApiServer, client: httpx.Client,
         (cause,) = answer.json()["details"]["causes"]
         assert (cause["reason"], cause["field"]) == ("FieldValueForbidden", "sendInitialEvents")
         assert cause["message"].endswith("unless the WatchList feature gate is enabled")
+
+
+@pytest.mark.parametrize(("version", "lists"), [("v1.32.0", 1), ("v1.34.0", 0)])
+def test_the_end_of_a_list_in_a_watch(server: ApiServer, client: httpx.Client, version: str, lists: int) -> None:
+    """1.32 adds an empty list to the bookmark after the initial events, and 1.34 doesn't."""
+    server.settings.version = version
+    first, *_ = client.get(SERVICES, params=INITIAL | {"allowWatchBookmarks": "true"}).text.splitlines()
+    annotations = json.loads(first)["object"]["metadata"]["annotations"]
+    assert annotations.pop("k8s.io/initial-events-end") == "true"
+    found = {name: json.loads(base64.b64decode(value)) for name, value in annotations.items()}
+    empty: objects.Object = {"kind": "ServiceList", "apiVersion": "v1", "metadata": {}, "items": None}
+    assert list(found.items()) == [("kubernetes.io/initial-events-list-blueprint", empty)] * lists
 
 
 @pytest.mark.parametrize(

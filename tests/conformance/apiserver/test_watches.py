@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import json
 import time
 
 import httpx
@@ -116,28 +114,16 @@ def test_a_last_bookmark_comes_before_the_end(
         assert [event.type for event in events] == ["BOOKMARK"]
 
 
-INITIAL = {"sendInitialEvents": "true", "resourceVersionMatch": "NotOlderThan", "allowWatchBookmarks": "true"}
-
-
 def test_a_watch_list_says_when_it_is_complete(server: ApiServer, client: httpx.Client) -> None:
     """With sendInitialEvents present objects come as ADDED, then a bookmark marks their end, from any version."""
     revision = server.put(service("a"), service("b"))
     server.compact()
-    with watching(client, resourceVersion=1, **INITIAL) as events:
+    query = {"sendInitialEvents": "true", "resourceVersionMatch": "NotOlderThan", "allowWatchBookmarks": "true"}
+    with watching(client, resourceVersion=1, **query) as events:
         assert [next(events)[:2] for _ in range(2)] == [("ADDED", "a"), ("ADDED", "b")]
         end = next(events)
     assert (end.type, end.version) == ("BOOKMARK", revision)
     assert end.object["metadata"]["annotations"] == {"k8s.io/initial-events-end": "true"}
-
-
-def test_a_watch_list_of_1_32_ends_with_an_empty_list(server: ApiServer, client: httpx.Client) -> None:
-    """Kubernetes 1.32 adds an empty list to the bookmark after the initial events."""
-    server.settings.version = "v1.32.13"
-    with watching(client, **INITIAL) as events:
-        annotations = next(events).object["metadata"]["annotations"]
-    empty = base64.b64decode(annotations.pop("kubernetes.io/initial-events-list-blueprint"))
-    assert json.loads(empty) == {"kind": "ServiceList", "apiVersion": "v1", "metadata": {}, "items": None}
-    assert annotations == {"k8s.io/initial-events-end": "true"}
 
 
 def test_a_watch_from_a_compacted_version_is_told_in_the_stream(server: ApiServer, client: httpx.Client) -> None:
