@@ -1,10 +1,9 @@
-"""The cluster tool's pure parts: names, addresses, images, DNS, load balancing, results.  A cluster needs binaries."""
+"""The cluster tool's pure parts: names, addresses, images, load balancing, results.  A cluster needs binaries."""
 
 from __future__ import annotations
 
 import gzip
 import os
-import struct
 import subprocess
 import sys
 from collections.abc import Callable
@@ -29,12 +28,12 @@ from tools.kubernetes.adoption import Release
 from tools.kubernetes.agents import STYLES, first_version, last_version, request_head
 from tools.kubernetes.answers import PROBES
 from tools.kubernetes.binaries import CLUSTER, VARIABLE, Binaries
+from tools.kubernetes.cluster import COREDNS
 from tools.kubernetes.deployment import config_map
-from tools.kubernetes.dns import answer
 from tools.kubernetes.end_to_end import keep, skips
-from tools.kubernetes.images import AGNHOST_IMAGE, KUBE_PROXY, PAUSE, wanted
+from tools.kubernetes.images import AGNHOST_IMAGE, KUBE_PROXY, PAUSE, TARGETS, wanted
 from tools.kubernetes.judging import verdict
-from tools.kubernetes.layout import places
+from tools.kubernetes.layout import DNS_SERVICE, places
 from tools.kubernetes.loadbalancer import balanced, hops
 from tools.kubernetes.outages import OUTAGES
 from tools.kubernetes.recording import fate, told
@@ -296,80 +295,12 @@ def test_images_are_built_under_the_names_that_the_tests_ask_for() -> None:
 # DNS
 
 
-def query(name: str, kind: int) -> bytes:
-    """A message that asks for a name."""
-    labels = b"".join(bytes([len(label)]) + label.encode() for label in name.split("."))
-    return b"id\1\0\0\1\0\0\0\0\0\0" + labels + b"\0" + struct.pack("!HH", kind, 1)
-
-
-def ask(objects: dict[str, Any], name: str, kind: int) -> tuple[int, list[bytes]]:
-    """The response code and the data of the records in an answer, from objects by the ends of their paths."""
-    message = query(name, kind)
-    reply = answer(message, lambda path: next((each for end, each in objects.items() if path.endswith(end)), None))
-    assert reply[:2] == b"id"
-    flags, _, count = struct.unpack_from("!HHH", reply, 2)
-    assert reply[12 : len(message)] == message[12:]
-    records, at = [], len(message)
-    for _ in range(count):
-        (length,) = struct.unpack_from("!H", reply, at + 10)
-        records.append(reply[at + 12 : at + 12 + length])
-        at += 12 + length
-    return flags & 15, records
-
-
-def test_dns_answers_for_services() -> None:
-    """A Service has its ClusterIPs by family, whatever its earlier type, and any other name doesn't exist."""
-    spec = {"type": "ClusterIP", "clusterIPs": ["10.96.0.7", "fd00:96::7"]}
-    objects = {"/namespaces/shop/services/web": {"spec": spec | {"externalName": "once.example.com"}}}
-    assert ask(objects, "web.shop.svc.cluster.local", 1) == (0, [bytes([10, 96, 0, 7])])
-    assert ask(objects, "web.shop.svc.cluster.local", 28) == (0, [bytes.fromhex("fd000096000000000000000000000007")])
-    assert ask(objects, "web.shop.svc.cluster.local", 33) == (0, [])
-    assert ask(objects, "no.shop.svc.cluster.local", 1) == (3, [])
-    assert ask(objects, "example.com", 1) == (3, [])
-
-
-def test_dns_answers_for_endpoints_of_headless_services() -> None:
-    """A headless Service has its ready endpoints, and each endpoint with a host name has a name of its own."""
-    endpoints = [
-        {"addresses": ["10.244.1.2"], "conditions": {"ready": True}, "hostname": "a"},
-        {"addresses": ["10.244.1.3"], "conditions": {}},
-        {"addresses": ["10.244.1.4"], "conditions": {"ready": False}},
-    ]
-    objects = {
-        "/services/web": {"spec": {"type": "ClusterIP", "clusterIPs": ["None"]}},
-        "service-name%3Dweb": {"items": [{"endpoints": endpoints}, {"endpoints": None}]},
-    }
-    assert ask(objects, "web.shop.svc.cluster.local", 1) == (0, [bytes([10, 244, 1, 2]), bytes([10, 244, 1, 3])])
-    assert ask(objects, "a.web.shop.svc.cluster.local", 1) == (0, [bytes([10, 244, 1, 2])])
-
-
-def test_dns_answers_for_external_names() -> None:
-    """A Service of type ExternalName is an alias."""
-    objects = {"/services/web": {"spec": {"type": "ExternalName", "externalName": "example.com."}}}
-    assert ask(objects, "web.shop.svc.cluster.local", 1) == (0, [b"\7example\3com\0"])
-
-
-def test_dns_answers_for_ports_and_addresses() -> None:
-    """A named port leads to its number and the Service, and a ClusterIP to the Service's name."""
-    spec = {"clusterIP": "10.96.0.7", "ports": [{"name": "http", "protocol": "TCP", "port": 80}]}
-    objects = {
-        "/services/web": {"spec": spec},
-        "/services": {"items": [{"metadata": {"name": "web", "namespace": "shop"}, "spec": spec}]},
-    }
-    name = b"\3web\4shop\3svc\7cluster\5local\0"
-    assert ask(objects, "_http._tcp.web.shop.svc.cluster.local", 33) == (0, [struct.pack("!HHH", 0, 1, 80) + name])
-    assert ask(objects, "_http._udp.web.shop.svc.cluster.local", 33) == (3, [])
-    assert ask(objects, "7.0.96.10.in-addr.arpa", 12) == (0, [name])
-    assert ask(objects, "8.0.96.10.in-addr.arpa", 12) == (3, [])
-
-
-def test_dns_says_when_the_api_is_away() -> None:
-    """While the API server doesn't answer, the answer is a failure of the server, which clients try again."""
-
-    def away(_: str) -> None:
-        raise httpx.ConnectError("refused")
-
-    assert answer(query("web.shop.svc.cluster.local", 1), away)[3] & 15 == 2
+def test_coredns_has_the_address_and_the_image_of_the_cluster() -> None:
+    """Pods ask the address of this Service, and nodes have the image of this Deployment."""
+    found = {each["kind"]: each["spec"] for each in yaml.safe_load_all(COREDNS.read_text()) if "spec" in each}
+    assert found["Service"]["clusterIP"] == DNS_SERVICE
+    (container,) = found["Deployment"]["template"]["spec"]["containers"]
+    assert TARGETS[container["image"]] == "coredns"
 
 
 # Load balancing

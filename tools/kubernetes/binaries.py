@@ -1,4 +1,4 @@
-"""Kubernetes' own programs, from a folder of release binaries."""
+"""The programs of a Kubernetes cluster, from a folder of release binaries."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 VARIABLE = "NFTPROXY_KUBERNETES"
 """The environment variable with the folder."""
 CONTROL_PLANE = ("etcd", "kube-apiserver")
-CLUSTER = (*CONTROL_PLANE, "kube-controller-manager", "kube-scheduler", "kubelet", "kubectl", "agnhost")
+CLUSTER = (*CONTROL_PLANE, "kube-controller-manager", "kube-scheduler", "kubelet", "kubectl", "agnhost", "coredns")
 END_TO_END = "e2e.test"
 DEBIAN = {
     "containerd": "containerd",

@@ -26,6 +26,7 @@ from tools.kubernetes.images import build_images
 from tools.kubernetes.layout import CONTROL, CONTROL_PORT, NodePlace, places
 from tools.kubernetes.node import ClusterNode
 
+COREDNS = Path(__file__).with_name("coredns.yaml")
 Manifest = dict[str, Any]
 
 
@@ -158,11 +159,10 @@ class RealCluster:
 
     def _start_services(self) -> None:
         """Start the cluster's DNS and its load balancer."""
-        self.apply(*dns_objects())
-        for module in ("dns", "loadbalancer"):
-            with (self.directory / f"{module}.log").open("ab") as log:
-                arguments = [f"tools.kubernetes.{module}", str(self.control.kubeconfig)]
-                start_module(self.fabric, *arguments, stdout=log, stderr=log)
+        self.kubectl("apply", "--filename=-", text=COREDNS.read_text())
+        with (self.directory / "loadbalancer.log").open("ab") as log:
+            arguments = ["tools.kubernetes.loadbalancer", str(self.control.kubeconfig)]
+            start_module(self.fabric, *arguments, stdout=log, stderr=log)
 
 
 def node_object(place: NodePlace) -> Manifest:
@@ -170,12 +170,3 @@ def node_object(place: NodePlace) -> Manifest:
     labels = {"kubernetes.io/hostname": place.name, "kubernetes.io/os": "linux", ZONE: place.zone}
     spec = {"podCIDR": place.pods[0], "podCIDRs": list(place.pods)}
     return objects.api_object("Node", place.name, labels=labels) | {"spec": spec}
-
-
-def dns_objects() -> list[Manifest]:
-    """The Service kube-dns, whose endpoint is beside the control plane."""
-    name, namespace, ports = "kube-dns", "kube-system", ("dns-udp:53/UDP", "dns-tcp:53/TCP")
-    return [
-        objects.service(name, {"clusterIP": layout.DNS_SERVICE}, namespace=namespace, ports=ports),
-        objects.endpoint_slice(name, CONTROL, service=name, namespace=namespace, ports=ports),
-    ]

@@ -13,9 +13,16 @@ CONTAINERFILE = Path(__file__).with_name("Containerfile")
 REGISTRY = "registry.k8s.io"
 PAUSE = f"{REGISTRY}/pause:lab"
 KUBE_PROXY = f"{REGISTRY}/kube-proxy:lab"
+COREDNS = f"{REGISTRY}/coredns/coredns:lab"
 AGNHOST_IMAGE = f"{REGISTRY}/agnhost:lab"
 """For our own pods: the names of the tests' images depend on the version of Kubernetes."""
-TARGETS = {PAUSE: "pause", KUBE_PROXY: "kube-proxy", AGNHOST_IMAGE: "agnhost", f"{REGISTRY}/busybox:lab": "busybox"}
+TARGETS = {
+    PAUSE: "pause",
+    KUBE_PROXY: "kube-proxy",
+    COREDNS: "coredns",
+    AGNHOST_IMAGE: "agnhost",
+    f"{REGISTRY}/busybox:lab": "busybox",
+}
 REGRESSION = "regression-issue-74839"
 TESTS_TARGETS = {
     "agnhost": "agnhost",
