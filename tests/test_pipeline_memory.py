@@ -14,6 +14,7 @@ from nftproxy.api.resources import resources
 from nftproxy.model.events import Event
 from nftproxy.pipeline import SKELETON, Pipeline
 from tests.support.factories import pipeline
+from tests.support.lists import receive_list
 from tools.bench import cluster
 
 NODE = "node-a"
@@ -42,8 +43,7 @@ def _listed() -> Iterator[Event]:
             reflector = Reflector(resource)
             reflector.request(0.0, 0.0)
             reflector.receive_answer(0.0)
-            for batch in reflector.receive_list(bytearray(msgspec.json.encode(body)), 0.0):
-                yield from batch
+            yield from receive_list(reflector, msgspec.json.encode(body))
 
 
 @pytest.fixture(scope="module")

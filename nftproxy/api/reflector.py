@@ -25,7 +25,7 @@ The rules are those of client-go's reflector (tools/cache/reflector.go), and str
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -40,12 +40,12 @@ from nftproxy.api.responses import (
     ErrorStatus,
     Lines,
     Page,
+    PageReader,
     Unreadable,
     WatchEvent,
     is_behind,
     read_change,
     read_error,
-    read_page,
 )
 from nftproxy.model.codes import Code
 from nftproxy.model.errors import Problem
@@ -61,9 +61,6 @@ MOST_PAGES = 10_000
 LARGEST_LIST = 512 * 2**20
 """Bytes of a listing, all pages, as JSON: some 300,000 EndpointSlices, twice the largest clusters
 (docs/decisions/five-thousand-nodes.md)."""
-
-STEP = 500
-"""Objects that are parsed before other tasks get their turn: EndpointSlices of 10 endpoints take 10 ms."""
 
 TIMER = 1.0
 """Seconds by which a watch may end before its timeout, as it is the server's clock that counts."""
@@ -99,12 +96,18 @@ class _Listing(msgspec.Struct):
 
 
 class _Exchange(msgspec.Struct):
-    """The present request, and its answer.  `timeout` is the seconds that a watch asked for."""
+    """The present request, and its answer.
+
+    `timeout` is the seconds that a watch asked for, and `objects` and `ignored` are those of the page so far.
+    """
 
     began: float
+    page: PageReader
     timeout: int = 0
     is_answered: bool = False
     lines: Lines = msgspec.field(default_factory=Lines)
+    objects: dict[ObjectKey | str, ClusterObject] = {}
+    ignored: dict[ObjectKey | str, Ignored] = {}
 
 
 class Reflector:
@@ -120,7 +123,7 @@ class Reflector:
         self.problems = ProblemTracker()
         self._times = times or ReflectorTimes()
         self._failures = FailureCounts(self._times)
-        self._exchange = _Exchange(0.0)
+        self._exchange = _Exchange(0.0, PageReader(resource.kind))
         self._listing = _Listing()
         self._version = ""
         """The known version: of the last listing, or of a later event."""
@@ -131,11 +134,6 @@ class Reflector:
         self.is_absent = False
         """Whether an empty listing was passed on for a kind that can't be listed."""
         self._has_reported_type = False
-
-    @property
-    def room(self) -> int:
-        """Bytes that the rest of the present listing may have."""
-        return self._listing.room
 
     # Out
 
@@ -148,8 +146,8 @@ class Reflector:
         """
         self.is_open = True
         self.pause = Pause()
-        self._exchange = _Exchange(now)
         resource = self.resource
+        self._exchange = _Exchange(now, PageReader(resource.kind))
         api_version = resource.kind.api_versions[self._api_version]
         is_watch = self.phase is Phase.WATCH
         return ApiRequest(api_version, resource.plural, is_watch, resource.selectors | self._params(chance))
@@ -188,50 +186,65 @@ class Reflector:
         self._exchange.is_answered = True
         self._failures.record_answer(now)
 
-    def receive_list(self, body: bytes | bytearray, now: float) -> Iterator[list[Event]]:
-        """Read the answer to a list.  After the last page, the last list of events that is yielded is the listing.
-
-        An empty list is yielded after each `STEP` objects, so that the caller can let other work run.
-        """
+    def receive_list_data(self, data: bytes, now: float) -> None:
+        """Read bytes of a list.  After unreadable bytes, and after too many, `is_open` is false."""
+        page = self._exchange.page
         try:
-            page = read_page(body, self.resource.kind)
+            items = page.take(data)
         except Unreadable as error:
             self.receive_failure(str(error), now, is_doubtful=True)
             return
+        if page.size > self._listing.room:
+            self.receive_endless_list(f"{LARGEST_LIST} bytes", now)
+            return
+        self._parse_items(items)
+
+    def receive_list_end(self, now: float) -> list[Event]:
+        """Note that the server has ended its answer to a list.  The last page's event is the listing."""
+        self.is_open = False
+        try:
+            page = self._exchange.page.end()
+        except Unreadable as error:
+            self.receive_failure(str(error), now, is_doubtful=True)
+            return []
         if self.phase is Phase.PROBE:
             self._end_probe(page.version)
-            return
-        for start in range(0, len(page.items), STEP):
-            for raw in page.items[start : start + STEP]:
-                key, value = self._parse(raw)
-                if key is None or value is None:
-                    continue
-                if isinstance(value, Ignored):
-                    self._listing.ignored[key] = value
-                else:
-                    self._listing.objects[key] = value
-            yield []
-        yield from self._end_page(page, len(body), now)
+            return []
+        self._parse_items(page.items)
+        return self._end_page(page, now)
 
-    def _end_page(self, page: Page, size: int, now: float) -> Iterator[list[Event]]:
-        listing = self._listing
+    def _parse_items(self, items: Sequence[msgspec.Raw]) -> None:
+        exchange = self._exchange
+        for raw in items:
+            key, value = self._parse(raw)
+            if key is None or value is None:
+                continue
+            if isinstance(value, Ignored):
+                exchange.ignored[key] = value
+            else:
+                exchange.objects[key] = value
+
+    def _end_page(self, page: Page, now: float) -> list[Event]:
+        listing, exchange = self._listing, self._exchange
+        listing.objects |= exchange.objects
+        listing.ignored |= exchange.ignored
         listing.version = listing.version or page.version
         listing.continue_token = page.continue_token
         listing.pages += 1
-        listing.room -= size
+        listing.room -= exchange.page.size
         if listing.began is None:
-            listing.began = self._exchange.began
-        self.is_open = False
+            listing.began = exchange.began
         if not listing.continue_token:
             self._version = listing.version
             self.is_absent = False
             self.problems.end_listing()
             self._move(Ending.COMPLETE)
-            yield [Listed(self.resource.model, tuple(listing.objects.values()), tuple(listing.ignored.values()))]
-        elif listing.pages >= MOST_PAGES:
+            return [Listed(self.resource.model, tuple(listing.objects.values()), tuple(listing.ignored.values()))]
+        if listing.pages >= MOST_PAGES:
             self.receive_endless_list(f"{listing.pages} pages", now)
         elif now - listing.began >= self._times.longest_list:
             self.receive_endless_list(f"{self._times.longest_list:.0f} s", now)
+        return []
 
     def receive_endless_list(self, bound: str, now: float) -> None:
         """Give up a listing that exceeds a bound, which is named in the log.  It begins anew after a pause."""
@@ -240,7 +253,6 @@ class Reflector:
 
     def _end_probe(self, version: str) -> None:
         """Continue with the watch if the server, at this version, has reached the known version.  Otherwise list."""
-        self.is_open = False
         if is_behind(version, self._version):
             reason = f"the server is at version {version}, behind {self._version}: it was restored from a backup"
             self._move(Ending.BEHIND)

@@ -22,9 +22,18 @@ LONGEST_RETRY_AFTER = 120.0
 """Seconds: kube-apiserver says 1 to some 30.  A server that asks for hours must not leave a node without rules for
 hours."""
 
+ENOUGH = 2**20
+"""Bytes of a list from which items are taken out: some 200 EndpointSlices, which take 5 ms to parse."""
+
+MOST_UNDIVIDED = 64 * 2**20
+"""Bytes of a list that are kept while its items can't be told apart."""
+
 _SHOWN = 300
 """Characters of a server's message that are shown."""
 
+
+_FIRST_ITEM = re.compile(rb'"items":\s*\[\s*(\{\s*"\w+"\s*:)')
+"""Where the first item begins.  All items of kube-apiserver begin with `{"metadata":`."""
 
 _VERSION = re.compile(r"0|[1-9][0-9]{0,127}", re.ASCII)
 """Versions that can be compared: etcd's revisions have 64 bits, and the API's helper takes any length."""
@@ -53,19 +62,87 @@ class _ListBody(msgspec.Struct):
     items: list[msgspec.Raw] | None
 
 
-def read_page(body: bytes | bytearray, kind: ObjectKind) -> Page:
-    """Parse a page of a list.  Its items are views of `body`.
+_LIST = msgspec.json.Decoder(_ListBody)
+_ITEMS = msgspec.json.Decoder(list[msgspec.Raw])
+_MISFITS = (msgspec.DecodeError, UnicodeError, RecursionError)
+"""The exceptions of msgspec for bytes that are no JSON, or not of the type."""
 
-    Raises:
-        Unreadable: it is no list of this kind, or not all of it.
+
+class PageReader:
+    """A page of a list, whose items are taken out while its bytes come, so that it is never in memory as a whole.
+
+    A list is cut before an item that begins as the first item does.  If the text before the cut is no sequence of
+    items, the cut is within an item: the reader waits for as many bytes again, and cuts the list elsewhere.
+
+    Attributes:
+        size: the bytes of the page so far.
     """
-    try:
-        found = msgspec.json.decode(body, type=_ListBody)
-    except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
-        raise Unreadable(f"a {kind.name}List that can't be read: {error}") from error
-    if found.kind != f"{kind.name}List" or not found.metadata.version:
-        raise Unreadable(f"{show(found.kind)} where a {kind.name}List with a resourceVersion should be")
-    return Page(found.metadata.version, found.metadata.continue_token or "", found.items or [])
+
+    def __init__(self, kind: ObjectKind) -> None:
+        """Begin a page of a list of this kind."""
+        self.size = 0
+        self._kind = kind
+        self._head = b""  # all before the first item, if it is a list's
+        self._beginning = b""  # of each item
+        self._rest = bytearray()  # what isn't taken out yet
+        self._enough = ENOUGH
+
+    def take(self, data: bytes) -> list[msgspec.Raw]:
+        """Add bytes, and return items that are complete now.
+
+        Raises:
+            Unreadable: it is no list of this kind, or items can't be told apart.
+        """
+        self.size += len(data)
+        self._rest += data
+        if len(self._rest) < self._enough:
+            return []
+        if not self._beginning:
+            self._read_head()
+        items = self._cut()
+        if len(self._rest) > MOST_UNDIVIDED:
+            raise Unreadable(f"a {self._kind.name}List whose items can't be told apart in {MOST_UNDIVIDED} bytes")
+        self._enough = ENOUGH if items else 2 * len(self._rest)
+        return items
+
+    def end(self) -> Page:
+        """Return the page, with the items that have not been taken.
+
+        Raises:
+            Unreadable: it is no list of this kind, or not all of it.
+        """
+        body, self._rest = self._rest, bytearray()
+        return self._read(self._head + body)
+
+    def _read_head(self) -> None:
+        """Find the first item.  A list whose metadata comes later is not cut."""
+        if first := _FIRST_ITEM.search(self._rest):
+            head = bytes(self._rest[: first.start(1)])
+            if b'"metadata":' in head:
+                self._read(head + b"]}")
+                self._head, self._beginning = head, first[1]
+                del self._rest[: len(head)]
+
+    def _cut(self) -> list[msgspec.Raw]:
+        end = self._rest.rfind(self._beginning) if self._beginning else 0
+        before = self._rest[:end].rstrip()
+        if not before.endswith(b","):
+            return []
+        try:
+            items = _ITEMS.decode(b"[" + before[:-1] + b"]")
+        except _MISFITS:
+            return []
+        del self._rest[:end]
+        return items
+
+    def _read(self, body: bytes | bytearray) -> Page:
+        try:
+            found = _LIST.decode(body)
+        except _MISFITS as error:
+            raise Unreadable(f"a {self._kind.name}List that can't be read: {error}") from error
+        if found.kind != f"{self._kind.name}List" or not found.metadata.version:
+            raise Unreadable(f"{show(found.kind)} where a {self._kind.name}List with a resourceVersion should be")
+        return Page(found.metadata.version, found.metadata.continue_token or "", found.items or [])
 
 
 def is_behind(version: str, known: str) -> bool:
@@ -139,7 +216,7 @@ def read_change(line: bytes) -> WatchEvent:
     """
     try:
         found = _LINES.decode(line)
-    except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
+    except _MISFITS as error:
         raise Unreadable(f"a line of a watch that can't be read: {error}") from error
     return WatchEvent(found.type, found.object, _version(found.object))
 
@@ -147,7 +224,7 @@ def read_change(line: bytes) -> WatchEvent:
 def _version(raw: msgspec.Raw) -> str:
     try:
         metadata = _VERSIONS.decode(raw).metadata
-    except (msgspec.DecodeError, UnicodeError, RecursionError):
+    except _MISFITS:
         return ""
     return metadata.version if metadata else ""
 
@@ -192,7 +269,7 @@ def read_error(body: bytes | msgspec.Raw, code: int = 0, retry_after: str = "") 
     """
     try:
         status = msgspec.json.decode(body, type=_StatusBody)
-    except (msgspec.DecodeError, UnicodeError, RecursionError):
+    except _MISFITS:
         status = _StatusBody(message=bytes(body)[:_SHOWN].decode(errors="replace"))
     details = status.details or _Details()
     code = code or status.code or _CODES.get(status.reason, 0)

@@ -20,7 +20,7 @@ from urllib.parse import quote
 
 from nftproxy.api.decode import show
 from nftproxy.api.pauses import Pause, ReflectorTimes
-from nftproxy.api.reflector import LARGEST_LIST, Reflector
+from nftproxy.api.reflector import Reflector
 from nftproxy.api.resources import Resource, resources
 from nftproxy.api.responses import ErrorStatus, read_error
 from nftproxy.logs import warn, warn_of
@@ -41,7 +41,7 @@ from nftproxy.sources.api_connection import (
     now,
 )
 from nftproxy.sources.credentials import SERVICE_ACCOUNT
-from nftproxy.sources.decompression import ListBudget, ListShare, pieces
+from nftproxy.sources.decompression import pieces
 from nftproxy.sources.failure_texts import failure_text
 from nftproxy.sources.plugins import PluginRunner
 from nftproxy.sources.server_addresses import ServerAddresses
@@ -100,7 +100,6 @@ class ApiClient:
         self._report_problems = report_problems
         self._report_request = report_request
         self._problems = Counter[str]()
-        self._budget = ListBudget(LARGEST_LIST)
         self._writer = self._connection()
         self.activities: dict[str, ResourceActivity] = {}
 
@@ -129,7 +128,7 @@ class ApiClient:
         async with self._connection() as connection:
             while True:
                 try:
-                    async with aclosing(_converse(connection, reflector, activity, self._budget)) as batches:
+                    async with aclosing(_converse(connection, reflector, activity)) as batches:
                         async for events in batches:
                             self._report_new_problems(reflector)
                             yield events
@@ -269,7 +268,7 @@ class ApiClient:
 
 
 async def _converse(
-    connection: Connection, reflector: Reflector, activity: ResourceActivity, budget: ListBudget
+    connection: Connection, reflector: Reflector, activity: ResourceActivity
 ) -> AsyncGenerator[list[Event]]:
     """Make a request, and yield the events in its answer."""
     request = reflector.request(now(), random.random())
@@ -285,14 +284,9 @@ async def _converse(
                 async for events in batches:
                     yield events
         else:
-            with budget.share() as share:
-                if (body := await _body(response, reflector, share, connection.patience.page)) is None:
-                    return
-                for events in reflector.receive_list(body, now()):
-                    if events:
-                        activity.record_word(has_events=True)
-                        yield events
-                    await asyncio.sleep(0)
+            if events := await _listed(response, reflector, connection.patience.page):
+                activity.record_word(has_events=True)
+                yield events
             if not reflector.pause.reason:
                 activity.record_word()
 
@@ -306,23 +300,19 @@ async def _error_status(response: httpx.Response, seconds: float) -> ErrorStatus
     return read_error(body, code, response.headers.get("retry-after", ""))
 
 
-async def _body(response: httpx.Response, reflector: Reflector, share: ListShare, seconds: float) -> bytearray | None:
-    """Read a whole list.  For a list without end, or without room beside other lists, return None."""
-    body = bytearray()
+async def _listed(response: httpx.Response, reflector: Reflector, seconds: float) -> list[Event]:
+    """Read a list, in at most these seconds.  After each piece, other tasks get their turn."""
     try:
         async with asyncio.timeout(seconds), aclosing(pieces(response)) as content:
-            async for piece in content:
-                body += piece
-                if len(body) > reflector.room:
-                    reflector.receive_endless_list(f"{LARGEST_LIST} bytes", now())
-                    return None
-                if not share.reserve(len(piece)):
-                    reflector.receive_endless_list(f"the {share.most} bytes for all lists together", now())
-                    return None
+            async for data in content:
+                reflector.receive_list_data(data, now())
+                if not reflector.is_open:
+                    return []
+                await asyncio.sleep(0)
     except TimeoutError:
         reflector.receive_endless_list(f"{seconds:.0f} s", now())
-        return None
-    return body
+        return []
+    return reflector.receive_list_end(now())
 
 
 async def _watched(

@@ -1,4 +1,4 @@
-"""The contents of answers, decompressed piece by piece, and one budget for all that are being read.
+"""The contents of answers, decompressed piece by piece.
 
 httpx decompresses as much at once as the server sends, and a megabyte of gzip can be a gigabyte of JSON.  So we
 decompress in pieces, and stop where an answer is compressed more than JSON ever is.
@@ -6,7 +6,6 @@ decompress in pieces, and stop where an answer is compressed more than JSON ever
 
 from __future__ import annotations
 
-import contextlib
 import zlib
 from collections.abc import AsyncGenerator, AsyncIterable, Iterator
 from typing import TYPE_CHECKING
@@ -70,35 +69,3 @@ class _Compressed:
                 raise ConnectionError(f"its answer is compressed more than {RATIO} times, as no list is")
             if piece:
                 yield piece
-
-
-class ListBudget:
-    """Memory in bytes for all lists that are read or parsed at a time."""
-
-    def __init__(self, most: int) -> None:
-        self.most = most
-        self.used = 0
-
-    @contextlib.contextmanager
-    def share(self) -> Iterator[ListShare]:
-        """A list's part of the budget, which is given back at the end."""
-        share = ListShare(self)
-        try:
-            yield share
-        finally:
-            self.used -= share.size
-
-
-class ListShare:
-    """A list's part of a budget, in bytes."""
-
-    def __init__(self, budget: ListBudget) -> None:
-        self._budget = budget
-        self.size = 0
-        self.most = budget.most
-
-    def reserve(self, size: int) -> bool:
-        """Take more of the budget.  Return whether there is so much left."""
-        self.size += size
-        self._budget.used += size
-        return self._budget.used <= self.most

@@ -44,6 +44,7 @@ from tests.agent.world import (
 )
 from tests.support import objects
 from tests.support.factories import IPV4, IPV6, elements, node, pipeline, service, slice_of
+from tests.support.lists import receive_list
 
 # ---- the beginning -------------------------------------------------------------------------------------------------
 
@@ -579,7 +580,7 @@ def test_a_change_takes_few_calls() -> None:
     slices.request(0.0, 0.0)
     empty = {"apiVersion": "discovery.k8s.io/v1", "metadata": {"resourceVersion": "1"}, "items": []}
     listed = json.dumps({"kind": "EndpointSliceList"} | empty).encode()
-    assert list(slices.receive_list(listed, 0.0)) == [[Listed(EndpointSlice, ())]]
+    assert receive_list(slices, listed) == [Listed(EndpointSlice, ())]
     slices.request(0.0, 0.0)
 
     async def changes() -> AsyncGenerator[Sequence[Event]]:

@@ -19,6 +19,7 @@ from nftproxy.model.errors import Problem
 from nftproxy.model.events import Event, Listed, Put, Removed
 from nftproxy.model.objects import EndpointSlice, Ignored, Node, Service, ServiceCIDR
 from tests.support import objects
+from tests.support.lists import receive_list
 from tests.support.recordings import EXCHANGES, Exchange, Object
 
 NODES, CIDRS, SERVICES, SLICES = resources("node-0")
@@ -69,7 +70,7 @@ def events_of_list(reflector: Reflector, exchange: Exchange) -> list[Event]:
     reflector.receive_answer(0.0)
     body = body_of(exchange)
     if exchange.status == 200:
-        return [event for events in reflector.receive_list(body, 0.0) for event in events]
+        return receive_list(reflector, body)
     return reflector.receive_error(read_error(body, exchange.status, exchange.headers.get("retry-after", "")), 0.0)
 
 
@@ -172,7 +173,7 @@ def test_a_recorded_watch_is_followed(exchange: Exchange) -> None:
     reflector = Reflector(resource, SHORT)
     page = {"kind": f"{resource.kind.name}List", "metadata": {"resourceVersion": "5"}, "items": []}
     reflector.request(0.0, 0.0)
-    list(reflector.receive_list(json.dumps(page).encode(), 0.0))
+    receive_list(reflector, json.dumps(page).encode())
     reflector.request(0.0, 0.0)
     reflector.receive_answer(0.0)
     found: list[Event] = []

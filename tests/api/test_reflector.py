@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import itertools
 import json
+import tracemalloc
 from collections.abc import Sequence
 from typing import Any
+from unittest import mock
 
 import pytest
 from hypothesis import given
@@ -15,17 +17,18 @@ from nftproxy.api.kinds import KINDS
 from nftproxy.api.pauses import Pause, ReflectorTimes
 from nftproxy.api.phases import TRANSITIONS, Ending, Phase
 from nftproxy.api.problem_tracker import MOST_AT_ONCE, MOST_OF_ONE, MOST_WINDOWS, WHILE, ProblemTracker
-from nftproxy.api.reflector import LARGEST_LIST, MOST_PAGES, PAGE, ApiRequest, Reflector
+from nftproxy.api.reflector import MOST_PAGES, PAGE, ApiRequest, Reflector
 from nftproxy.api.resources import Resource, resources
 from nftproxy.api.responses import (
+    ENOUGH,
     LONGEST_LINE,
     LONGEST_RETRY_AFTER,
     ErrorStatus,
     Lines,
+    PageReader,
     Unreadable,
     read_change,
     read_error,
-    read_page,
 )
 from nftproxy.model.addresses import Address
 from nftproxy.model.codes import Code
@@ -33,6 +36,7 @@ from nftproxy.model.errors import Problem
 from nftproxy.model.events import Event, Listed, Put, Removed
 from nftproxy.model.objects import EndpointSlice, Ignored, Node, ObjectKey, Service, ServiceCIDR
 from tests.support import objects
+from tests.support.lists import receive_list
 
 NODES, CIDRS, SERVICES, SLICES = resources("node-a")
 WEB = ObjectKey("shop", "web")
@@ -45,6 +49,9 @@ HOUR = 3600.0
 """Seconds after which any watch has come to its timeout."""
 LONG = 100.0
 """Seconds after which any watch was healthy."""
+
+BEGINNINGS = (',{"metadata":', '}},{"metadata":{', '"items":[{"metadata":')
+"""Texts that look like the border between two items."""
 
 Object = dict[str, Any]
 
@@ -77,7 +84,7 @@ def listed(reflector: Reflector, *bodies: bytes) -> list[Event]:
     for body in bodies:
         assert not reflector.request(0.0, 0.0).is_watch
         reflector.receive_answer(0.0)
-        told += [event for events in reflector.receive_list(body, 0.0) for event in events]
+        told += receive_list(reflector, body)
     return told
 
 
@@ -115,7 +122,7 @@ def asked(reflector: Reflector, now: float = 0.0) -> str:
 def answer_version(reflector: Reflector, version: str, now: float = 0.0) -> None:
     """Answer the question for the server's version."""
     assert asked(reflector, now) == "list limit=1"
-    assert list(reflector.receive_list(page(service("any"), version=version, more="x"), now)) == []
+    assert receive_list(reflector, page(service("any"), version=version, more="x"), now) == []
 
 
 # What is asked
@@ -128,7 +135,7 @@ def test_lists_and_watches_have_their_selectors(resource: Resource) -> None:
     first = {"resourceVersion": "0", "limit": str(PAGE)}
     api_version = resource.kind.api_versions[0]
     assert reflector.request(0.0, 0.0) == (api_version, resource.plural, False, resource.selectors | first)
-    list(reflector.receive_list(page(kind=f"{resource.kind.name}List"), 0.0))
+    receive_list(reflector, page(kind=f"{resource.kind.name}List"))
     assert reflector.request(0.0, 0.0).params.items() >= resource.selectors.items()
 
 
@@ -136,7 +143,7 @@ def test_lists_and_watches_have_their_selectors(resource: Resource) -> None:
 def test_watch_parameters(chance: float, seconds: str) -> None:
     """A watch asks for bookmarks, begins at the list's version, and ends at random, as client-go's."""
     reflector = Reflector(NODES)
-    list(reflector.receive_list(page(kind="NodeList", version="abc"), 0.0))
+    listed(reflector, page(kind="NodeList", version="abc"))
     assert reflector.request(0.0, chance).params == {
         "fieldSelector": "metadata.name=node-a",
         "watch": "true",
@@ -167,12 +174,63 @@ def test_pages_are_passed_on_as_one_listing() -> None:
     assert asked(reflector) == "watch 5"
 
 
-def test_a_large_list_is_parsed_in_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A large list is parsed in steps."""
-    monkeypatch.setattr("nftproxy.api.reflector.STEP", 2)
+@given(st.lists(st.integers(0, 200)), st.lists(st.sampled_from(["a", "é", *BEGINNINGS])), st.sampled_from([None, 1]))
+def test_lists_in_any_pieces(cuts: list[int], notes: list[str], indent: int | None) -> None:
+    """Items are the same however the bytes of a list are cut, and whatever is within the items."""
+    metadata = {"resourceVersion": "5", "continue": "x"}
+    items = [{"metadata": {"note": note}, "within": [{"metadata": note}, {"metadata": note}]} for note in notes]
+    body = json.dumps({"kind": "ServiceList", "metadata": metadata, "items": items}, indent=indent).encode()
+    borders = sorted({0, *(cut * len(body) // 200 for cut in cuts), len(body)})
+    with mock.patch("nftproxy.api.responses.ENOUGH", 1):
+        reader = PageReader(KINDS["Service"])
+        found = [raw for begin, end in itertools.pairwise(borders) for raw in reader.take(body[begin:end])]
+        last = reader.end()
+    assert (last.version, last.continue_token, reader.size) == ("5", "x", len(body))
+    assert [json.loads(bytes(raw)) for raw in [*found, *last.items]] == items
+
+
+def test_items_are_taken_out_while_a_list_comes() -> None:
+    """Of a list of many megabytes, hardly more than what has just come is kept."""
+    body = page(*(service(f"s{number}") for number in range(100_000)))
+    reader, count = PageReader(KINDS["Service"]), 0
+    tracemalloc.start()
+    try:
+        for start in range(0, len(body), ENOUGH // 10):
+            count += len(reader.take(body[start : start + ENOUGH // 10]))
+        most = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert count + len(reader.end().items) == 100_000
+    assert len(body) > 16 * ENOUGH
+    assert most < 5 * ENOUGH
+
+
+def test_a_list_whose_items_come_first_is_read_at_its_end() -> None:
+    """Without the version before the items, nobody knows whether the list can be used: it is kept as a whole."""
+    body = b'{"kind":"ServiceList","items":[%b],"metadata":{"resourceVersion":"5"}}' % b",".join([b'{"a":1}'] * 9)
+    with mock.patch("nftproxy.api.responses.ENOUGH", 1):
+        reader = PageReader(KINDS["Service"])
+        assert reader.take(body) == []
+        assert len(reader.end().items) == 9
+
+
+def test_an_undivided_list_has_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A list whose items can't be told apart is given up."""
+    monkeypatch.setattr("nftproxy.api.responses.ENOUGH", 1)
+    monkeypatch.setattr("nftproxy.api.responses.MOST_UNDIVIDED", 1000)
     reflector = Reflector(SERVICES)
-    body = page(*(service(f"s{number}") for number in range(5)))
-    assert [len(events) for events in reflector.receive_list(body, 0.0)] == [0, 0, 0, 1]
+    assert listed(reflector, page() + b" " * 1000) == []
+    assert "can't be told apart in 1000 bytes" in reflector.pause.reason
+
+
+def test_half_a_page_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Objects of a list that breaks off are in no listing."""
+    monkeypatch.setattr("nftproxy.api.responses.ENOUGH", 1)
+    reflector = Reflector(SERVICES)
+    assert listed(reflector, page(service("a"), service("b"), service("c"))[:-1]) == []
+    (told,) = listed(reflector, page(service("d")))
+    assert isinstance(told, Listed)
+    assert [value.key.name for value in told.objects if isinstance(value, Service)] == ["d"]
 
 
 def test_a_listing_leaves_out_ignored_objects() -> None:
@@ -208,8 +266,10 @@ def test_a_listing_leaves_out_ignored_objects() -> None:
 )
 def test_an_answer_without_a_list_is_a_failure(body: bytes) -> None:
     """An answer that isn't a complete list of the kind is a failure, without events."""
+    reader = PageReader(KINDS["Service"])
+    assert reader.take(body) == []
     with pytest.raises(Unreadable):
-        read_page(body, KINDS["Service"])
+        reader.end()
     reflector = Reflector(SERVICES)
     assert listed(reflector, body) == []
     assert reflector.pause.shortest > 0
@@ -290,7 +350,7 @@ def test_objects_of_a_kind_that_becomes_forbidden_stay() -> None:
     """The known objects continue to count."""
     reflector = Reflector(CIDRS)
     reflector.request(0.0, 0.5)
-    assert [each for each in reflector.receive_list(page(kind="ServiceCIDRList"), 0.0) if each]
+    assert receive_list(reflector, page(kind="ServiceCIDRList"))
     reflector.request(1.0, 0.5)
     reflector.receive_error(ErrorStatus(410, "Gone"), 1.0)
     reflector.request(2.0, 0.5)
@@ -321,7 +381,7 @@ def test_a_kind_that_is_not_there() -> None:
     reflector.request(0.0, 0.0)
     reflector.receive_error(ErrorStatus(404, ""), 0.0)
     assert reflector.request(0.0, 0.0).api_version == "networking.k8s.io/v1beta1"
-    list(reflector.receive_list(page(kind="ServiceCIDRList"), 0.0))
+    receive_list(reflector, page(kind="ServiceCIDRList"))
     assert reflector.request(0.0, 0.0)[:3] == ("networking.k8s.io/v1beta1", "servicecidrs", True)
     reflector.receive_error(ErrorStatus(404, ""), 0.0)
     assert reflector.request(0.0, 0.0)[:3] == ("networking.k8s.io/v1", "servicecidrs", False)
@@ -367,7 +427,7 @@ def test_new_and_changed_objects_are_put(type_: str) -> None:
 def test_other_kinds() -> None:
     """A removed object has the key by which the state knows it: a Node's is its name."""
     reflector = Reflector(NODES)
-    list(reflector.receive_list(page(kind="NodeList"), 0.0))
+    receive_list(reflector, page(kind="NodeList"))
     reflector.request(0.0, 0.0)
     node = {"metadata": {"name": "node-a"}}
     assert reflector.receive_data(line("ADDED", node) + line("DELETED", node), 0.0) == [
@@ -525,7 +585,7 @@ def test_repeated_refusals_lead_to_a_listing() -> None:
         verbs.append(verb.split()[0])
         if verb.startswith("list"):
             assert verb == "list 5 NotOlderThan"
-            list(reflector.receive_list(page(), 0.0))
+            receive_list(reflector, page())
             asked(reflector)
     assert verbs == "watch list watch list watch watch watch list watch".split()
     reflector.receive_data(line("BOOKMARK", service()), 0.0)
@@ -666,7 +726,7 @@ def test_a_small_resource_is_its_own_question(resource: Any, kind: str) -> None:
     asked(reflector)
     reflector.receive_failure("lost", LONG)
     assert asked(reflector) == f"list limit={PAGE}"
-    list(reflector.receive_list(page(kind=kind, version="3"), LONG))
+    receive_list(reflector, page(kind=kind, version="3"), LONG)
     assert asked(reflector) == "watch 3"
 
 
@@ -683,7 +743,7 @@ def test_the_question_is_asked_again_until_it_is_answered() -> None:
     assert asked(reflector) == "list limit=1"
     reflector.receive_error(ErrorStatus(500, ""), LONG)
     assert asked(reflector) == "list 5 NotOlderThan"
-    list(reflector.receive_list(page(version="8"), LONG))
+    receive_list(reflector, page(version="8"), LONG)
     assert asked(reflector) == "watch 8"
 
 
@@ -717,22 +777,21 @@ def test_a_list_that_takes_too_long() -> None:
         reflector.request(now, 0.0)
         reflector.receive_answer(now)
         assert not reflector.pause.reason
-        list(reflector.receive_list(page(service("a"), more="x"), now))
+        receive_list(reflector, page(service("a"), more="x"), now)
     assert "60 s" in reflector.pause.reason
     assert asked(reflector) == f"list limit={PAGE}"
 
 
-def test_room_for_a_list() -> None:
+def test_room_for_a_list(monkeypatch: pytest.MonkeyPatch) -> None:
     """All pages of a listing share its bytes, and the next listing has them all again."""
-    reflector = Reflector(SERVICES)
     body = page(service("a"), more="x")
-    listed(reflector, body, body)
-    assert reflector.room == LARGEST_LIST - 2 * len(body)
-    reflector.request(0.0, 0.0)
-    reflector.receive_answer(0.0)
-    reflector.receive_endless_list("some bytes", 0.0)
-    assert "some bytes" in reflector.pause.reason
-    assert reflector.room == LARGEST_LIST
+    monkeypatch.setattr("nftproxy.api.reflector.LARGEST_LIST", 2 * len(body))
+    reflector = Reflector(SERVICES)
+    for _ in range(2):
+        listed(reflector, body, body)
+        assert not reflector.pause.reason
+        listed(reflector, body)
+        assert f"{2 * len(body)} bytes" in reflector.pause.reason
 
 
 # Bytes and lines

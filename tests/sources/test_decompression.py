@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 import httpx
 import pytest
 
-from nftproxy.sources.decompression import FREE, PIECE, RATIO, ListBudget, pieces
+from nftproxy.sources.decompression import FREE, PIECE, RATIO, pieces
 
 RAW = 2**16
 """Bytes of compressed data that come at once, as from httpx."""
@@ -65,16 +65,3 @@ async def test_other_encodings_are_refused(body: bytes, encoding: str, text: str
     """An encoding that wasn't asked for, and damaged data, are faults of the connection."""
     with pytest.raises(ConnectionError, match=text):
         assert [piece async for piece in pieces(answer(body, encoding))]
-
-
-def test_lists_share_a_budget() -> None:
-    """A list has what others leave, and gives it back at its end."""
-    budget = ListBudget(100)
-    with budget.share() as one:
-        assert one.reserve(60)
-        with budget.share() as other:
-            assert other.reserve(40)
-            assert not other.reserve(1)
-        assert one.reserve(40)
-    with budget.share() as other:
-        assert other.reserve(100)

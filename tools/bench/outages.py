@@ -27,6 +27,7 @@ from nftproxy_conformance.lab import Lab, obstacle
 from nftproxy.api.pauses import ReflectorTimes
 from nftproxy.api.reflector import ApiRequest, Reflector
 from nftproxy.api.resources import Resource, resources
+from tests.support.lists import receive_list
 from tests.system.faults.bench import Bench, endpoints, furnish, service
 
 NODES = 5_000
@@ -57,7 +58,7 @@ class Ours:
             request = self._reflector.request(request_at, chance())
             self._reflector.receive_answer(request_at)
             if not request.is_watch:
-                list(self._reflector.receive_list(self._page(KNOWN), request_at))
+                receive_list(self._reflector, self._page(KNOWN), request_at)
         self._reflector.receive_failure("reset", 0.0)
 
     @property
@@ -74,7 +75,7 @@ class Ours:
         self._reflector.receive_answer(now)
         verb = _verb(request)
         if not request.is_watch:
-            self.is_right |= any(events for events in self._reflector.receive_list(self._page(version), now))
+            self.is_right |= bool(receive_list(self._reflector, self._page(version), now))
         elif int(request.params["resourceVersion"]) < version:
             self._reflector.receive_data(_GONE, now)
         else:

@@ -23,6 +23,7 @@ from nftproxy.kernel.libnftables import Kernel
 from nftproxy.model.addresses import Family
 from nftproxy.model.events import Event
 from tests.support.factories import networks
+from tests.support.lists import receive_list
 from tools.bench import cluster
 from tools.bench.cluster import Object, Pod, Size
 from tools.bench.figures import markdown, timed
@@ -101,8 +102,7 @@ def _list_body(api_version: str, kind: str, items: Iterable[Object]) -> bytes:
 
 def _listed(reflector: Reflector, body: bytes) -> Iterator[Event]:
     reflector.request(0.0, 0.0)
-    for events in reflector.receive_list(body, 0.0):
-        yield from events
+    yield from receive_list(reflector, body)
 
 
 def _changed(size: Size, service: int) -> bytes:

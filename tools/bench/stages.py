@@ -16,6 +16,7 @@ from contextlib import ExitStack, contextmanager
 from typing import Any, ParamSpec, TypeVar
 from unittest.mock import patch
 
+import msgspec
 from nftproxy_conformance.lab.node import Node
 
 from nftproxy import pipeline
@@ -32,6 +33,7 @@ from nftproxy.rules.renderer import Renderer
 from nftproxy.rules.ruleset import Generation
 from nftproxy.rules.transaction import Transaction
 from tests.support.factories import renderer
+from tests.support.lists import receive_list
 from tools.bench import changes, cluster
 from tools.bench.changes import Change
 from tools.bench.cluster import Size
@@ -196,8 +198,7 @@ class _Middle:
             name = resource_.kind.name
             body = {"kind": f"{name}List", "metadata": {"resourceVersion": "1"}, "items": by_kind[name]}
             body["apiVersion"] = resource_.kind.api_versions[0]
-            for events in reflector.receive_list(json.dumps(body).encode(), 0.0):
-                self.pipeline.ingest(events)
+            self.pipeline.ingest(receive_list(reflector, msgspec.json.encode(body)))
             assert not reflector.pause.reason, reflector.pause
             if name == "EndpointSlice":
                 self.slices = reflector

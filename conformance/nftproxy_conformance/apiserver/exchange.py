@@ -7,7 +7,7 @@ compressed if the client accepts that.
 from __future__ import annotations
 
 import asyncio
-import gzip
+import zlib
 from collections.abc import AsyncIterator
 from typing import Any, NoReturn
 
@@ -28,6 +28,10 @@ PIECE = 256 * 1024
 SLOW_PIECES = 20
 """The pieces of the body of a slow answer."""
 JSON = "application/json"
+LEVEL = 1
+"""The level of compression (k8s.io/apiserver, endpoints/handlers/responsewriters)."""
+GZIP = zlib.MAX_WBITS | 16
+"""The format gzip (zlib's deflateInit2)."""
 
 
 class Exchange:
@@ -71,16 +75,12 @@ class Exchange:
 
     async def answer(self, code: int, body: bytes, **headers: str) -> web.StreamResponse:
         """Send an answer, unless a fault says otherwise."""
-        for action in self.actions:
-            if isinstance(action, Reset):
-                await self.part(Parting.RESET)
-            elif isinstance(action, BlackHole):
-                await self.part(Parting.HANG)
-        if any(isinstance(action, Endless) for action in self.actions):
-            await self._send_without_end(body)
-        if self._is_to_be_compressed(body):
-            body = await asyncio.to_thread(gzip.compress, body, 1)  # the level of k8s.io/apiserver
+        await self._obey_faults(body)
+        compressor = self._compressor(body)
+        if compressor:
             headers["Content-Encoding"] = "gzip"
+        if compressor and self.actions:  # faults are of the bytes that are sent
+            body, compressor = compressor.compress(body) + compressor.flush(), None
         cut = next((action for action in self.actions if isinstance(action, Truncate)), None)
         if cut is not None and cut.then is Parting.END:
             body = body[: int(len(body) * cut.fraction)]
@@ -95,9 +95,19 @@ class Exchange:
         if cut is not None and cut.then is not Parting.END:
             await self._send_body(response, body[: int(len(body) * cut.fraction)])
             await self.part(cut.then)
-        await self._send_body(response, body)
+        await self._send_body(response, body, compressor)
         await response.write_eof()
         return response
+
+    async def _obey_faults(self, body: bytes) -> None:
+        """Never return if a fault replaces the answer."""
+        for action in self.actions:
+            if isinstance(action, Reset):
+                await self.part(Parting.RESET)
+            elif isinstance(action, BlackHole):
+                await self.part(Parting.HANG)
+        if any(isinstance(action, Endless) for action in self.actions):
+            await self._send_without_end(body)
 
     async def _send_without_end(self, body: bytes) -> NoReturn:
         """Send a body without end."""
@@ -148,19 +158,30 @@ class Exchange:
             status=code, headers={"Content-Type": JSON, "Cache-Control": "no-cache, private"} | headers
         )
 
-    def _is_to_be_compressed(self, body: bytes) -> bool:
+    def _compressor(self, body: bytes) -> zlib._Compress | None:
         threshold = self._settings.gzip_threshold
         accepted = self._raw.headers.get("Accept-Encoding", "")
-        return threshold is not None and len(body) > threshold and "gzip" in accepted
+        is_compressed = threshold is not None and len(body) > threshold and "gzip" in accepted
+        return zlib.compressobj(LEVEL, wbits=GZIP) if is_compressed else None
 
-    async def _send_body(self, response: web.StreamResponse, body: bytes) -> None:
+    async def _send_body(
+        self, response: web.StreamResponse, body: bytes, compressor: zlib._Compress | None = None
+    ) -> None:
+        """Send a body in pieces, each compressed when its turn comes, as Go's servers do."""
         slow = sum(action.during for action in self.actions if isinstance(action, Slow))
         piece = max(1, len(body) // SLOW_PIECES) if slow else PIECE
         for start in range(0, len(body), piece):
-            part = memoryview(body)[start : start + piece]
-            self.request.bytes += len(part)
-            await response.write(part)
+            part: bytes | memoryview = memoryview(body)[start : start + piece]
+            if compressor:
+                part = await asyncio.to_thread(compressor.compress, part)
+            await self._write(response, part)
             await asyncio.sleep(slow / SLOW_PIECES)
+        if compressor:
+            await self._write(response, compressor.flush())
+
+    async def _write(self, response: web.StreamResponse, part: bytes | memoryview) -> None:
+        self.request.bytes += len(part)
+        await response.write(part)
 
 
 def record_of(raw: web.BaseRequest) -> Request:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from pathlib import Path
 
 import pytest
@@ -13,7 +12,7 @@ from nftproxy.model.errors import Unavailable
 from nftproxy.model.events import Listed
 from nftproxy.sources.api_client import ApiClient
 from nftproxy.sources.api_connection import Timeouts
-from tests.sources.api_client.following import PLURALS, RESOURCES, change, following, listings, reach
+from tests.sources.api_client.following import RESOURCES, change, following, listings, reach
 
 BOUND = 100_000
 BUFFERS = 8 * 2**20
@@ -67,7 +66,6 @@ async def test_a_list_without_end_is_given_up(
 ) -> None:
     """An endless list is read up to a bound, and requested again later.  The known objects stay."""
     monkeypatch.setattr("nftproxy.api.reflector.LARGEST_LIST", BOUND)
-    monkeypatch.setattr("nftproxy.sources.api_client.LARGEST_LIST", BOUND)
     async with following(server, cluster) as seen:
         await seen.right()
         server.faults.add(Fault(Endless(), verb="list", resource="services", count=2))
@@ -88,19 +86,6 @@ async def test_a_bomb_is_given_up(server: ApiServer, cluster: ApiClient, caplog:
         await seen.right()
     assert not server.faults.waiting
     assert "its answer is compressed more than 100 times, as no list is" in caplog.text
-
-
-async def test_all_lists_together_have_a_budget(
-    server: ApiServer, cluster: ApiClient, caplog: pytest.LogCaptureFixture
-) -> None:
-    """A list for which others leave no room is given up, and requested again later."""
-    with contextlib.ExitStack() as stack:
-        stack.enter_context(cluster._budget.share()).reserve(cluster._budget.most)
-        async with following(server, cluster) as seen:
-            await seen.until(lambda: caplog.text.count("for all lists together") >= len(PLURALS))
-            assert not any(seen.batches.values())
-            stack.close()
-            await seen.right()
 
 
 async def test_a_list_that_trickles_is_given_up(

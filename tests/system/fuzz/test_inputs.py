@@ -17,6 +17,7 @@ from contextlib import closing
 from enum import Enum
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import msgspec
 import pytest
@@ -37,6 +38,7 @@ from nftproxy.pipeline import Pipeline
 from nftproxy.rules.transaction import Transaction
 from nftproxy.sources.files import read_file
 from tests.support.factories import pipeline, renderer, service, settings, slice_of
+from tests.support.lists import receive_list
 from tests.support.raw import CIDR, NODE, SERVICE, SLICE
 from tests.system.fuzz.effort import Tally, effort
 from tests.system.fuzz.grammar import assert_typed, line_forms
@@ -340,8 +342,8 @@ class Ways:
             reflector = Reflector(resource)
             reflector.request(0.0, 0.0)
             items = [raw for raw in raws if raw.get("kind") == resource.kind.name]
-            for told in reflector.receive_list(_page(resource.kind.name, items), 0.0):
-                events += told
+            with mock.patch("nftproxy.api.responses.ENOUGH", 1):
+                events += receive_list(reflector, _page(resource.kind.name, items), piece=1000)
             assert_complaints_readable(reflector)
         return events
 
@@ -351,7 +353,7 @@ class Ways:
         for resource in resources(NODE_NAME):
             reflector = Reflector(resource)
             reflector.request(0.0, 0.0)
-            assert list(reflector.receive_list(_page(resource.kind.name, []), 0.0))[-1] == [Listed(resource.model, ())]
+            assert receive_list(reflector, _page(resource.kind.name, [])) == [Listed(resource.model, ())]
             reflector.request(0.0, 0.0)
             lines = [{"type": "ADDED", "object": raw} for raw in raws if raw.get("kind") == resource.kind.name]
             stream = "".join(f"{json.dumps(line)}\n" for line in lines).encode()
@@ -617,7 +619,8 @@ def test_damaged_answers(tally: Tally, page: bytes, stream: bytes, cut: int) -> 
     """With any bytes from the API server, the events are sound, and the reflector has a next request."""
     reflector = Reflector(next(each for each in resources(NODE_NAME) if each.kind.name == "Service"))
     reflector.request(0.0, 0.0)
-    events = [event for told in reflector.receive_list(page, 0.0) for event in told]
+    with mock.patch("nftproxy.api.responses.ENOUGH", 1):
+        events = receive_list(reflector, page, piece=cut)
     reflector.request(0.0, 0.0)
     for start in range(0, len(stream), cut):
         if reflector.is_open:
