@@ -26,7 +26,7 @@ ENOUGH = 2**20
 """Bytes of a list from which items are taken out: some 200 EndpointSlices, which take 5 ms to parse."""
 
 MOST_UNDIVIDED = 64 * 2**20
-"""Bytes of a list that are kept while its items can't be told apart."""
+"""Bytes of a list that are kept while its items can't be separated."""
 
 _SHOWN = 300
 """Characters of a server's message that are shown."""
@@ -91,7 +91,7 @@ class PageReader:
         """Add bytes, and return items that are complete now.
 
         Raises:
-            Unreadable: it is no list of this kind, or items can't be told apart.
+            Unreadable: it is no list of this kind, or items can't be separated.
         """
         self.size += len(data)
         self._rest += data
@@ -101,7 +101,7 @@ class PageReader:
             self._read_head()
         items = self._cut()
         if len(self._rest) > MOST_UNDIVIDED:
-            raise Unreadable(f"a {self._kind.name}List whose items can't be told apart in {MOST_UNDIVIDED} bytes")
+            raise Unreadable(f"a {self._kind.name}List whose items can't be separated in {MOST_UNDIVIDED} bytes")
         self._enough = ENOUGH if items else 2 * len(self._rest)
         return items
 

@@ -8,10 +8,7 @@ import click
 
 from nftproxy.commands.kube_proxy_cleanup import MODES, remove_leftovers
 from nftproxy.commands.options import CONFIG, configuration
-from nftproxy.kernel.libnftables import Kernel
-from nftproxy.kernel.nfnetlink.nft_queries import fast_path_comment
-from nftproxy.model.addresses import Family
-from nftproxy.rules.transaction import delete_fast_path, delete_transaction, join
+from nftproxy.commands.table_removal import remove_tables
 
 
 @click.command("cleanup")
@@ -27,6 +24,4 @@ def cleanup_command(config_file: Path | None, mode: str | None) -> None:
         for line in remove_leftovers(mode):
             click.echo(line, err=True)
         return
-    Kernel().apply(join(map(delete_transaction, Family)))
-    if fast_path_comment() is not None:
-        Kernel().apply(delete_fast_path())
+    remove_tables()

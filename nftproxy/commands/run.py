@@ -24,6 +24,7 @@ import click
 from nftproxy import logs
 from nftproxy.agent.lifecycle.shutdown import asked_to_end
 from nftproxy.commands.options import CONFIG, TEMPLATES, Decorator, options
+from nftproxy.commands.table_removal import remove_tables
 from nftproxy.config.configz import configz
 from nftproxy.config.flags import FLAGS, OTHER_FLAGS, OWN_FLAGS, Flag, truth
 from nftproxy.kernel import sysctl
@@ -37,7 +38,6 @@ from nftproxy.logs import warn, warn_of
 from nftproxy.model.addresses import FAMILY_NAMES, Family
 from nftproxy.model.codes import Code
 from nftproxy.model.settings import Config, Settings
-from nftproxy.rules.transaction import delete_transaction, join
 from nftproxy.sources.config_documents import write_config
 from nftproxy.sources.config_file import HANDED_OVER, ConfigFile
 from nftproxy.version import __version__
@@ -120,7 +120,7 @@ def run_command(
     if write_config_to:
         _write(config, write_config_to)
     elif _is_true(cleanup, "cleanup"):
-        Kernel().apply(join(map(delete_transaction, Family)))
+        remove_tables()
     elif _is_true(init_only, "init-only"):
         sysctl.set_up_node(config)
     else:

@@ -8,7 +8,7 @@ from ipaddress import ip_network
 import msgspec
 
 from nftproxy.config.durations import duration_text
-from nftproxy.config.parse_config import API_VERSION, KIND
+from nftproxy.config.parse_config import API_VERSION, EXTERNAL_IPS_GATE, KIND, LOCALHOST_GATE
 from nftproxy.model.addresses import ANY, LOCALHOST, Family
 from nftproxy.model.settings import Config, NodePortAddresses
 
@@ -19,6 +19,7 @@ def configz(config: Config) -> bytes:
     Parsing it as a configuration file gives the same configuration.
     """
     conntrack = config.conntrack
+    node_port_addresses = node_port_addresses_texts(config.node_port_addresses)
     return msgspec.json.encode(
         {
             API_VERSION.partition("/")[0]: {
@@ -37,7 +38,8 @@ def configz(config: Config) -> bytes:
                     "bridgeInterface": config.bridge_interface,
                     "interfaceNamePrefix": config.interface_name_prefix,
                 },
-                "nodePortAddresses": node_port_addresses_texts(config.node_port_addresses),
+                # None at all are those of localhost alone without their feature gate: an empty list means "primary".
+                "nodePortAddresses": node_port_addresses or ["localhost"],
                 "conntrack": {
                     "maxPerCore": conntrack.max_per_core,
                     "min": conntrack.min,
@@ -49,7 +51,10 @@ def configz(config: Config) -> bytes:
                 },
                 "oomScoreAdj": config.oom_score_adj,
                 "logging": {"format": config.logging.format.value, "verbosity": config.logging.verbosity},
-                "featureGates": {"AllowServiceExternalIPs": config.allow_service_external_ips},
+                "featureGates": {
+                    EXTERNAL_IPS_GATE: config.allow_service_external_ips,
+                    LOCALHOST_GATE: bool(node_port_addresses),
+                },
                 "nftables": {
                     "masqueradeAll": config.masquerade_all,
                     "masqueradeBit": config.masquerade_bit,

@@ -127,8 +127,8 @@ def _config(given: KubeProxyConfiguration, report: Report, warn: Report) -> Conf
         interface_name_prefix=_interface(
             local.interface_name_prefix, "detectLocal.interfaceNamePrefix", report, longest=14
         ),
-        node_port_addresses=_node_port_addresses(given.node_port_addresses or [], gates[_LOCALHOST], report),
-        allow_service_external_ips=gates[_EXTERNAL_IPS],
+        node_port_addresses=_node_port_addresses(given.node_port_addresses or [], gates[LOCALHOST_GATE], report),
+        allow_service_external_ips=gates[EXTERNAL_IPS_GATE],
         hostname_override=_hostname(given.hostname_override or "", report),
         bind_address=None if bind_address in _ANY else bind_address,
         kubeconfig=(given.client_connection or ClientConnection()).kubeconfig or "",
@@ -380,7 +380,7 @@ def _node_port_addresses(given: list[object], allows_localhost: bool, report: Re
     )
 
 
-_EXTERNAL_IPS, _LOCALHOST = _GATES = ("AllowServiceExternalIPs", "KubeProxyNFTablesLocalhostNodePorts")
+EXTERNAL_IPS_GATE, LOCALHOST_GATE = _GATES = ("AllowServiceExternalIPs", "KubeProxyNFTablesLocalhostNodePorts")
 
 
 def _feature_gates(given: dict[str, object], report: Report, warn: Report) -> dict[str, bool]:

@@ -215,12 +215,12 @@ def test_a_list_whose_items_come_first_is_read_at_its_end() -> None:
 
 
 def test_an_undivided_list_has_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A list whose items can't be told apart is given up."""
+    """A list whose items can't be separated is given up."""
     monkeypatch.setattr("nftproxy.api.responses.ENOUGH", 1)
     monkeypatch.setattr("nftproxy.api.responses.MOST_UNDIVIDED", 1000)
     reflector = Reflector(SERVICES)
     assert listed(reflector, page() + b" " * 1000) == []
-    assert "can't be told apart in 1000 bytes" in reflector.pause.reason
+    assert "can't be separated in 1000 bytes" in reflector.pause.reason
 
 
 def test_half_a_page_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> None:

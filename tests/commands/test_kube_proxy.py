@@ -17,7 +17,8 @@ import yaml
 
 from nftproxy import __version__
 from nftproxy.kernel.libnftables import Kernel
-from nftproxy.model.addresses import Family
+from nftproxy.kernel.nfnetlink.nft_queries import fast_path_comment
+from nftproxy.model.addresses import FAST_PATH_TABLE, Family
 from nftproxy.rules.transaction import Transaction
 from tests.conftest import CHECKOUT
 from tests.support.command import Done
@@ -383,12 +384,14 @@ def test_a_configuration_that_can_not_be_written_is_an_error() -> None:
 
 @pytest.mark.usefixtures("namespace")
 def test_cleanup() -> None:
-    """--cleanup removes our tables and ends.  With =false it has no effect."""
-    Kernel().apply(Transaction("table ip nftproxy {}\ntable ip6 nftproxy {}\ntable ip other {}\n"))
+    """--cleanup removes our tables and ends, as `cleanup` does.  With =false it has no effect."""
+    fast_path = f"table inet {FAST_PATH_TABLE} {{}}\n"
+    Kernel().apply(Transaction(f"table ip nftproxy {{}}\ntable ip6 nftproxy {{}}\ntable ip other {{}}\n{fast_path}"))
     assert run("--cleanup=false", "--write-config-to=/dev/null").status == 0
     assert Kernel().read_back(Family.IPV4) is not None
     assert run("--cleanup") == (0, "", "")
     assert [Kernel().read_back(family) for family in Family] == [None, None]
+    assert fast_path_comment() is None
     assert run("--cleanup=perhaps").status == 2
 
 

@@ -17,6 +17,7 @@ from nftproxy.model.settings import (
     FastPathScope,
     LogFormat,
     Logging,
+    NodePortAddresses,
     PortRange,
 )
 from tests.support.factories import node_port_addresses
@@ -25,6 +26,7 @@ CONFIGS = {
     "default": Config(),
     "one localhost": Config(node_port_addresses=node_port_addresses("all", "127.0.0.1/32")),
     "the other localhost": Config(node_port_addresses=node_port_addresses("::1/128")),
+    "no localhost, by its feature gate": Config(node_port_addresses=NodePortAddresses(primary=False)),
     "other": Config(
         masquerade_all=True,
         masquerade_bit=7,

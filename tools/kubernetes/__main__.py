@@ -113,7 +113,9 @@ def say(text: str) -> None:
 @click.option("--directory", type=click.Path(path_type=Path), help="For logs and kubeconfigs.")
 @click.pass_context
 def main(context: click.Context, binaries: Path | None, nodes: int, zones: int, directory: Path | None) -> None:
-    """Bring up a Kubernetes cluster from release binaries, and take steps on it in the order given, by default all.
+    """Bring up a Kubernetes cluster from release binaries, and take steps on it in the order given.
+
+    By default these are conformance, migration, tests and outages.
 
     Needs root.  Exit status 1 if a step found a fault.  Where the binaries are missing it says so in a line, and ends
     with success.
