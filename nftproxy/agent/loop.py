@@ -31,11 +31,12 @@ from nftproxy.agent.sync.quarantine import MOST_RETRIED
 from nftproxy.agent.sync.turns import Expense, Turns, displaced
 from nftproxy.kernel.async_kernel import AsyncKernel
 from nftproxy.kernel.drift import TableWatch
+from nftproxy.kernel.process_resources import trim_memory
 from nftproxy.logs import warn
 from nftproxy.model.addresses import Family
 from nftproxy.model.codes import Code
 from nftproxy.model.errors import Refused, Unavailable
-from nftproxy.model.events import Event, Put, Removed
+from nftproxy.model.events import Event, Listed, Put, Removed
 from nftproxy.model.objects import EndpointSlice, ObjectKey, Service
 from nftproxy.model.steps import Steps
 from nftproxy.model.texts import first_of
@@ -155,6 +156,7 @@ class SyncLoop:
                 async for events in source:
                     self.inbox.add(events, self._now())
                     self._reporter.queued(events)
+                    del events  # a listing is large, and the next event may be long in coming
                     ready.set()
                     if not self._wake.is_set():
                         self._wake.set()
@@ -249,6 +251,9 @@ class SyncLoop:
         if self._loader.known and (events or has_loaded or self._settle_due <= self._now()):
             await self._loader.retry_changed()
             await self._settle()
+        if any(isinstance(each, Listed) for each in events):
+            events.clear()  # most objects were known, and stay as they were
+            trim_memory()
         return bool(applied) or has_loaded
 
     async def _compile_next(self) -> tuple[list[Event], dict[Family, Transaction]]:

@@ -132,6 +132,7 @@ class ApiClient:
                         async for events in batches:
                             self._report_new_problems(reflector)
                             yield events
+                            del events  # a listing is large, and the next event may be long in coming
                 except Exception as error:  # noqa: BLE001  # for any error, other resources go on, and this one retries
                     self._handle_failure(connection.host, reflector, error)
                     await connection.fail_over()

@@ -143,6 +143,27 @@ def test_a_change_is_on_its_way_before_its_source_is_asked_for_more() -> None:
     assert tries == [0, 10]
 
 
+def test_a_listing_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a listing of known objects the loop keeps none of the new ones, and gives their memory back."""
+    given: list[Sequence[Event]] = []
+    trims: list[float] = []
+    monkeypatch.setattr("nftproxy.agent.loop.trim_memory", lambda: trims.append(now()))
+
+    async def listings() -> AsyncGenerator[Sequence[Event]]:
+        yield EVERYTHING
+        await asyncio.sleep(10)
+        given.append([Listed(Service, (OTHER,))])
+        yield given[0]
+        await asyncio.sleep(10)
+        yield [Put(MORE_PODS)]
+        await asyncio.Event().wait()
+
+    held: list[int] = []
+    World().at(15, lambda: held.append(sys.getrefcount(given[0]))).run(listings(), until=25)
+    assert held == [2]  # that of `given`, and that of the call
+    assert trims == [10]
+
+
 def test_changes_make_no_timers(monkeypatch: pytest.MonkeyPatch) -> None:
     """However many changes come, the timer that wakes the agent for its periodic check is made once for each check."""
     made: list[float] = []

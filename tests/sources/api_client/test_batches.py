@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+import sys
 from collections.abc import Sequence
+from contextlib import aclosing
 from pathlib import Path
 
 import pytest
@@ -23,6 +26,7 @@ from tests.sources.api_client.following import (
     reach,
     service,
 )
+from tests.support.waiting import until
 
 # ---- when nothing goes wrong ---------------------------------------------------------------------------------------
 
@@ -42,6 +46,19 @@ async def test_the_first_batch_has_all_objects(server: ApiServer, cluster: ApiCl
     assert len(server.requests(verb="watch")) == len(PLURALS)
     assert len(server.requests()) == 2 * len(PLURALS), "nothing else is asked for, not even the version"
     assert all(request.query["allowWatchBookmarks"] == "true" for request in server.requests(verb="watch"))
+
+
+async def test_a_listing_is_not_kept(server: ApiServer, cluster: ApiClient) -> None:
+    """While the client waits for the next event, it holds no objects of the listing."""
+    (services,) = (each for each in RESOURCES if each.plural == "services")
+    async with aclosing(cluster.list_and_watch(services)) as source:
+        events = await anext(source)
+        following_event = asyncio.create_task(anext(source))
+        await until(lambda: bool(server.requests(verb="watch", resource="services")))
+        assert sys.getrefcount(events) == 2  # this function's, and that of the call
+        following_event.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await following_event
 
 
 @pytest.mark.parametrize(
