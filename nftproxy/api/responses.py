@@ -31,7 +31,6 @@ MOST_UNDIVIDED = 64 * 2**20
 _SHOWN = 300
 """Characters of a server's message that are shown."""
 
-
 _FIRST_ITEM = re.compile(rb'"items":\s*\[\s*(\{\s*"\w+"\s*:)')
 """Where the first item begins.  All items of kube-apiserver begin with `{"metadata":`."""
 
@@ -100,9 +99,9 @@ class PageReader:
         if not self._beginning:
             self._read_head()
         items = self._cut()
-        if len(self._rest) > MOST_UNDIVIDED:
+        if not items and len(self._rest) > MOST_UNDIVIDED:
             raise Unreadable(f"a {self._kind.name}List whose items can't be separated in {MOST_UNDIVIDED} bytes")
-        self._enough = ENOUGH if items else 2 * len(self._rest)
+        self._enough = ENOUGH if items else min(2 * len(self._rest), MOST_UNDIVIDED + 1)
         return items
 
     def end(self) -> Page:
