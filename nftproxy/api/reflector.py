@@ -34,7 +34,7 @@ from nftproxy.api.decode import show
 from nftproxy.api.parse import parse_json, parse_key
 from nftproxy.api.pauses import FailureCounts, Pause, ReflectorTimes
 from nftproxy.api.phases import TRANSITIONS, Ending, Phase
-from nftproxy.api.problem_tracker import ProblemTracker
+from nftproxy.api.problem_tracker import MOST_OF_ONE, ProblemTracker
 from nftproxy.api.resources import Resource
 from nftproxy.api.responses import (
     ErrorStatus,
@@ -98,7 +98,7 @@ class _Listing(msgspec.Struct):
 class _Exchange(msgspec.Struct):
     """The present request, and its answer.
 
-    `timeout` is the seconds that a watch asked for, and `objects` and `ignored` are those of the page so far.
+    `timeout` is the seconds that a watch asked for, and `objects`, `ignored` and `faults` are those of the page so far.
     """
 
     began: float
@@ -108,6 +108,7 @@ class _Exchange(msgspec.Struct):
     lines: Lines = msgspec.field(default_factory=Lines)
     objects: dict[ObjectKey | str, ClusterObject] = {}
     ignored: dict[ObjectKey | str, Ignored] = {}
+    faults: list[tuple[ObjectKey | str | None, list[Problem]]] = []
 
 
 class Reflector:
@@ -215,8 +216,10 @@ class Reflector:
 
     def _parse_items(self, items: Sequence[msgspec.Raw]) -> None:
         exchange = self._exchange
-        for raw in items:
-            key, value = self._parse(raw)
+        for raw in items if self.phase is not Phase.PROBE else ():
+            key, value, found = self._parse(raw)
+            if found:
+                exchange.faults.append((key, found[:MOST_OF_ONE]))
             if key is None or value is None:
                 continue
             if isinstance(value, Ignored):
@@ -228,6 +231,8 @@ class Reflector:
         listing, exchange = self._listing, self._exchange
         listing.objects |= exchange.objects
         listing.ignored |= exchange.ignored
+        for key, found in exchange.faults:
+            self.problems.record(key, found)
         listing.version = listing.version or page.version
         listing.continue_token = page.continue_token
         listing.pages += 1
@@ -413,13 +418,14 @@ class Reflector:
             key, value = parse_key(event.object, self.resource.kind), None
             self.problems.record(key, ())
         else:
-            key, value = self._parse(event.object)
+            key, value, found = self._parse(event.object)
+            self.problems.record(key, found)
         if value is not None and not isinstance(value, Ignored):
             return [Put(value)]
         return [] if key is None else [Removed(self.resource.model, key, value)]
 
-    def _parse(self, raw: msgspec.Raw) -> tuple[ObjectKey | str | None, ClusterObject | Ignored | None]:
-        """The key and value of an object.
+    def _parse(self, raw: msgspec.Raw) -> tuple[ObjectKey | str | None, ClusterObject | Ignored | None, list[Problem]]:
+        """The key and value of an object, and its faults.
 
         The value is None if the object can't be read, the key if that can't be read.
         """
@@ -427,5 +433,4 @@ class Reflector:
         value = parse_json(raw, "", found, kind=self.resource.kind)
         is_key_alone = value is None or isinstance(value, Ignored)
         key = parse_key(raw, self.resource.kind) if is_key_alone else key_of(value)  # type: ignore[arg-type]
-        self.problems.record(key, found)
-        return key, value
+        return key, value, found

@@ -38,7 +38,7 @@ def configz(config: Config) -> bytes:
                     "bridgeInterface": config.bridge_interface,
                     "interfaceNamePrefix": config.interface_name_prefix,
                 },
-                # None at all are those of localhost alone without their feature gate: an empty list means "primary".
+                # None at all are those of localhost alone without the feature gate: an empty list means "primary".
                 "nodePortAddresses": node_port_addresses or ["localhost"],
                 "conntrack": {
                     "maxPerCore": conntrack.max_per_core,
@@ -53,7 +53,7 @@ def configz(config: Config) -> bytes:
                 "logging": {"format": config.logging.format.value, "verbosity": config.logging.verbosity},
                 "featureGates": {
                     EXTERNAL_IPS_GATE: config.allow_service_external_ips,
-                    LOCALHOST_GATE: bool(node_port_addresses),
+                    LOCALHOST_GATE: config.allow_localhost_node_ports,
                 },
                 "nftables": {
                     "masqueradeAll": config.masquerade_all,

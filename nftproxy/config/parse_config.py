@@ -128,6 +128,7 @@ def _config(given: KubeProxyConfiguration, report: Report, warn: Report) -> Conf
             local.interface_name_prefix, "detectLocal.interfaceNamePrefix", report, longest=14
         ),
         node_port_addresses=_node_port_addresses(given.node_port_addresses or [], gates[LOCALHOST_GATE], report),
+        allow_localhost_node_ports=gates[LOCALHOST_GATE],
         allow_service_external_ips=gates[EXTERNAL_IPS_GATE],
         hostname_override=_hostname(given.hostname_override or "", report),
         bind_address=None if bind_address in _ANY else bind_address,

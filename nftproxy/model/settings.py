@@ -149,6 +149,7 @@ class Config(msgspec.Struct, frozen=True):
     bridge_interface: str = ""  # for the mode BridgeInterface
     interface_name_prefix: str = ""  # for the mode InterfaceNamePrefix
     node_port_addresses: NodePortAddresses = NodePortAddresses()
+    allow_localhost_node_ports: bool = True  # serve node ports at localhost if node_port_addresses asks for that
     allow_service_external_ips: bool = True  # serve externalIPs
     hostname_override: str = ""  # the name of the Node, "" for the host's
     bind_address: Address | None = None  # a hint for the node's address, None for 0.0.0.0 and ::

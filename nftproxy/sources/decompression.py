@@ -15,7 +15,7 @@ from nftproxy.api.decode import show
 if TYPE_CHECKING:
     import httpx  # api_connection.py imports it, with less beside it
 
-PIECE = 2**20
+PIECE = 2**18
 """Bytes that are decompressed at once."""
 RATIO = 100
 """The most bytes that a compressed byte may stand for.  Lists of the API have 10 to 50 (gzip's level 1), and gzip can

@@ -26,7 +26,9 @@ CONFIGS = {
     "default": Config(),
     "one localhost": Config(node_port_addresses=node_port_addresses("all", "127.0.0.1/32")),
     "the other localhost": Config(node_port_addresses=node_port_addresses("::1/128")),
-    "no localhost, by its feature gate": Config(node_port_addresses=NodePortAddresses(primary=False)),
+    "no localhost, by its feature gate": Config(
+        node_port_addresses=NodePortAddresses(primary=False), allow_localhost_node_ports=False
+    ),
     "other": Config(
         masquerade_all=True,
         masquerade_bit=7,

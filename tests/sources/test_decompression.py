@@ -1,4 +1,4 @@
-"""The contents of answers: pieces of a bounded size, a bounded ratio, and a budget for all lists together."""
+"""The contents of answers: pieces of a bounded size, and a bounded ratio."""
 
 from __future__ import annotations
 

@@ -7,6 +7,7 @@ compressed if the client accepts that.
 from __future__ import annotations
 
 import asyncio
+import gzip
 import zlib
 from collections.abc import AsyncIterator
 from typing import Any, NoReturn
@@ -80,14 +81,14 @@ class Exchange:
         if compressor:
             headers["Content-Encoding"] = "gzip"
         if compressor and self.actions:  # faults are of the bytes that are sent
-            body, compressor = compressor.compress(body) + compressor.flush(), None
+            body, compressor = await asyncio.to_thread(gzip.compress, body, LEVEL), None
         cut = next((action for action in self.actions if isinstance(action, Truncate)), None)
         if cut is not None and cut.then is Parting.END:
             body = body[: int(len(body) * cut.fraction)]
         if code < 300 and self.form is Format.YAML:
             headers.setdefault("Content-Type", self.form.value)
         response = self._response(code, **headers)
-        if len(body) > CHUNKED:
+        if compressor or len(body) > CHUNKED:
             response.enable_chunked_encoding()
         else:
             response.content_length = len(body)

@@ -57,6 +57,12 @@ async def test_a_listing_is_not_kept(server: ApiServer, cluster: ApiClient) -> N
         await until(lambda: bool(server.requests(verb="watch", resource="services")))
         alone = [*events]
         assert sys.getrefcount(events) == sys.getrefcount(alone)
+        del events
+        (listed,) = alone
+        assert isinstance(listed, Listed)
+        of_nobody_else = (object(),)
+        kept, control = listed.objects[0], of_nobody_else[0]
+        assert sys.getrefcount(kept) == sys.getrefcount(control)
         following_event.cancel()
         with pytest.raises(asyncio.CancelledError):
             await following_event

@@ -381,7 +381,8 @@ def assert_complaints_readable(reflector: Reflector) -> None:
 
 
 def _page(kind: str, items: list[Raw]) -> bytes:
-    return json.dumps({"kind": f"{kind}List", "metadata": {"resourceVersion": "5"}, "items": items}).encode()
+    given = {"kind": f"{kind}List", "metadata": {"resourceVersion": "5"}, "items": items}
+    return json.dumps(given, separators=(",", ":")).encode()
 
 
 Way = Callable[[Ways, list[Raw]], list[Event]]
