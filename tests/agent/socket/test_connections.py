@@ -125,15 +125,19 @@ def test_one_reading_serves_all_that_wait(monkeypatch: pytest.MonkeyPatch) -> No
     made = pipeline(*WEB)
     handler = connections.connections(made.state, reporter(made))
 
-    async def ask() -> list[bytes]:
+    with_sign = set[str]()
+
+    async def ask(name: str) -> list[bytes]:
         pieces = []
         async for piece in handler({}):
             pieces.append(piece)
-            ready.set()
+            with_sign.add(name)
+            if len(with_sign) == 2:
+                ready.set()
         return pieces
 
     async def scenario() -> list[list[bytes]]:
-        return list(await asyncio.gather(ask(), ask()))
+        return list(await asyncio.gather(ask("one"), ask("other")))
 
     for pieces in asyncio.run(scenario()):
         assert pieces[0] == b"\n"

@@ -15,6 +15,7 @@ from nftproxy.model.errors import Unavailable
 from tests.kernel.ruleset import execute, listing
 from tests.support.examples import example_pipeline
 from tests.support.factories import IPV4, IPV6
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.skipif(bool(obstacle()), reason=obstacle())
 
@@ -47,7 +48,8 @@ def there() -> Iterator[Namespace]:
 
 
 DORMANT = FOREIGN.replace("comment", "flags dormant; comment", 1)
-MANY = ", ".join(f"10.0.{number >> 8}.{number & 255} : 10.0.0.1" for number in range(5_000))
+TARGET = "10.0.0.1"
+MANY = ", ".join(f"10.0.{number >> 8}.{number & 255} : {TARGET}" for number in range(5_000))
 LARGE = f"table ip nftproxy {{ map m {{ typeof ip daddr : ip daddr; elements = {{ {MANY} }}; }}; }}"
 """A map that takes many messages."""
 
@@ -57,10 +59,18 @@ def test_a_copy_is_the_same(text: str, here: Namespace, there: Namespace) -> Non
     """A copied table lists as the original does: all elements, rules, policies and comments."""
     ours = example_pipeline("everything", wide_maps=probe().capabilities.wide_maps)
     here.call(execute, text or ours.full_transaction({}).text)
+    await_all(here, text)
     copy = here.call(read_table, IPV4)
     assert copy
     there.call(write_table, copy)
+    await_all(there, text)
     assert there.call(listing) == here.call(listing)
+
+
+def await_all(place: Namespace, text: str) -> None:
+    """Wait until all elements are listed: while the kernel resizes a set that has grown, a listing may lack some."""
+    number = text.count(f": {TARGET}")
+    wait_until(lambda: place.call(listing).count(f": {TARGET}") >= number, lambda: f"fewer than {number} elements")
 
 
 OF_IPTABLES = """*filter
