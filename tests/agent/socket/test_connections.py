@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import threading
 from collections import Counter
 
@@ -18,6 +17,7 @@ from nftproxy.model.addresses import Address, Protocol
 from nftproxy.model.objects import ClusterObject
 from nftproxy.model.steps import finish
 from tests.agent.reporting.test_metrics import reporter
+from tests.agent.socket.together import ask_together
 from tests.support.factories import pipeline, service, slice_of
 
 TCP, UDP = Protocol.TCP, Protocol.UDP
@@ -125,21 +125,7 @@ def test_one_reading_serves_all_that_wait(monkeypatch: pytest.MonkeyPatch) -> No
     made = pipeline(*WEB)
     handler = connections.connections(made.state, reporter(made))
 
-    with_sign = set[str]()
-
-    async def ask(name: str) -> list[bytes]:
-        pieces = []
-        async for piece in handler({}):
-            pieces.append(piece)
-            with_sign.add(name)
-            if len(with_sign) == 2:
-                ready.set()
-        return pieces
-
-    async def scenario() -> list[list[bytes]]:
-        return list(await asyncio.gather(ask("one"), ask("other")))
-
-    for pieces in asyncio.run(scenario()):
+    for pieces in ask_together(handler, ready):
         assert pieces[0] == b"\n"
         answer = msgspec.json.decode(b"".join(pieces), type=Connections)
         assert [each.service for each in answer.rows] == ["shop/web"]

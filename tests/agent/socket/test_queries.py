@@ -24,6 +24,7 @@ from nftproxy.model.settings import ExternalAddresses, FastPath, Ping
 from nftproxy.pipeline import Pipeline
 from nftproxy.sources.activity import ResourceActivity
 from tests.agent.reporting.test_metrics import reporter
+from tests.agent.socket.together import ask_together
 from tests.support.factories import networks, pipeline, service, slice_of
 
 MANY = 300
@@ -349,17 +350,7 @@ def test_the_connections_of_the_fast_path_are_counted_once_for_all_that_wait(mon
     monkeypatch.setattr(shared_reading, "PROGRESS", 0.01)
     handler = queries.query_handlers(knowing(pipeline(fast_path=FastPath(("eth0", "veth*")))))["/v1/status"]
 
-    async def ask() -> list[bytes]:
-        pieces = []
-        async for piece in handler({}):
-            pieces.append(piece)
-            ready.set()
-        return pieces
-
-    async def scenario() -> list[list[bytes]]:
-        return list(await asyncio.gather(ask(), ask()))
-
-    for pieces in asyncio.run(scenario()):
+    for pieces in ask_together(handler, ready):
         assert pieces[0] == b"\n"
         answer = msgspec.json.decode(b"".join(pieces), type=AgentState)
         assert answer.fast_path == FastPathState(("eth0", "veth1"), 7)
