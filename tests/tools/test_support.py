@@ -46,6 +46,12 @@ def test_a_machine_is_named_once() -> None:
     assert "`vm -- try packets`" in mixed
 
 
+def test_a_bar_in_a_cell_ends_no_cell() -> None:
+    """Bars of regular expressions are escaped, also within a command (GitHub Flavored Markdown)."""
+    line = "| Linux 5.10 | a\\|b | 9 passed | 2026-11-23 | `try 'a\\|b'` |"
+    assert line in tables([result(column="a|b", command="try 'a|b'")]).splitlines()
+
+
 def test_a_new_result_replaces_the_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The file keeps one result of each command, the newest, and those of other commands."""
     monkeypatch.setattr(results, "FILE", tmp_path / "support.json")

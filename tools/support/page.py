@@ -9,6 +9,7 @@ from tools.support.subjects import NEIGHBOURS, SUBJECTS
 
 PAGE = CHECKOUT / "docs" / "support.md"
 BEGIN = "<!-- written from support.json -->"
+BAR, ESCAPED = "|", r"\|"
 
 TOPICS: dict[str, tuple[str, tuple[str, ...]]] = {
     "kernels": ("Kernels, nft, architectures", ()),
@@ -40,7 +41,8 @@ def _table(topic: str, results: list[SupportResult]) -> Iterator[str]:
         for number, each in enumerate(found):
             name = (f"{row} ({rows[row]})" if rows[row] else row) + (f", in `{machine} --`" if machine else "")
             command = each.command.removeprefix(f"{machine} -- ")
-            yield f"| {'' if number else name} | {each.column} | {each.result} | {each.date} | `{command}` |"
+            cells = ("" if number else name, each.column, each.result, each.date, f"`{command}`")
+            yield f"| {' | '.join(cell.replace(BAR, ESCAPED) for cell in cells)} |"
 
 
 def page(results: Iterable[SupportResult]) -> str:
