@@ -27,7 +27,7 @@ ENOUGH = 2**18
 700 small Services, which take 7 ms."""
 
 MOST_UNDIVIDED = 16 * 2**20
-"""Bytes of a list that are kept while its items can't be separated.  Those of kube-apiserver can."""
+"""Bytes of a list that are kept while its items can't be separated.  Items of kube-apiserver always can."""
 
 _SHOWN = 300
 """Characters of a server's message that are shown."""
@@ -85,7 +85,7 @@ class PageReader:
         self._kind = kind
         self._head = b""  # all before the first item, if it is a list's
         self._border = b""  # between two items: a comma, blanks, and the beginning of an item
-        self._rest = bytearray()  # what isn't taken out yet
+        self._rest = bytearray()  # the bytes that follow the items taken out
         self._enough = ENOUGH
 
     def take(self, data: bytes) -> list[msgspec.Raw]:
@@ -120,7 +120,7 @@ class PageReader:
         return self._page(found)
 
     def _read_head(self) -> None:
-        """Find the first item.  A list whose kind or version comes later is not cut."""
+        """Find the first item.  If the kind or the version comes after it, the list is not cut."""
         if first := _FIRST_ITEM.search(self._rest):
             head = bytes(self._rest[: first.start(1)])
             try:

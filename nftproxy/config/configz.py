@@ -38,7 +38,7 @@ def configz(config: Config) -> bytes:
                     "bridgeInterface": config.bridge_interface,
                     "interfaceNamePrefix": config.interface_name_prefix,
                 },
-                # None at all are those of localhost alone without the feature gate: an empty list means "primary".
+                # Localhost alone, without its feature gate, leaves no address.  An empty list would mean "primary".
                 "nodePortAddresses": node_port_addresses or ["localhost"],
                 "conntrack": {
                     "maxPerCore": conntrack.max_per_core,

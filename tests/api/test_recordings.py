@@ -6,6 +6,7 @@ Each object that the server takes and the parser reports, or the other way round
 from __future__ import annotations
 
 import json
+from unittest import mock
 
 import pytest
 from nftproxy_conformance.apiserver import services, slices
@@ -14,7 +15,7 @@ from nftproxy.api.parse import parse_json
 from nftproxy.api.pauses import ReflectorTimes
 from nftproxy.api.reflector import Reflector
 from nftproxy.api.resources import Resource, resources
-from nftproxy.api.responses import read_error
+from nftproxy.api.responses import PageReader, read_error
 from nftproxy.model.errors import Problem
 from nftproxy.model.events import Event, Listed, Put, Removed
 from nftproxy.model.objects import EndpointSlice, Ignored, Node, Service, ServiceCIDR
@@ -163,6 +164,19 @@ WATCHED: dict[str, tuple[list[tuple[type, str]], str]] = {
     "watch for two minutes in which nothing happens: bookmarks": ([(Put, "kubernetes")], "watch 8600"),
 }
 """The events of each recorded watch, in short, and the next request.  The version before was 5."""
+
+
+@pytest.mark.parametrize("exchange", [each for each in LISTS if each.name in LISTED], ids=lambda each: each.name)
+def test_a_recorded_list_is_cut_while_it_comes(exchange: Exchange) -> None:
+    """Of a real list, in Go's form, all items but the last are taken out before its end."""
+    resource = followed(exchange)
+    assert resource is not None
+    assert isinstance(exchange.answer, dict)
+    with mock.patch("nftproxy.api.responses.ENOUGH", 1):
+        reader = PageReader(resource.kind)
+        taken = reader.take(json.dumps(exchange.answer, separators=(",", ":")).encode())
+    (last,) = reader.end().items
+    assert [json.loads(bytes(raw)) for raw in (*taken, last)] == exchange.answer["items"]
 
 
 @pytest.mark.parametrize("exchange", WATCHES, ids=lambda each: each.name)

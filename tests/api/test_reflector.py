@@ -175,7 +175,7 @@ def test_pages_are_passed_on_as_one_listing() -> None:
 
 @given(st.lists(st.integers(0, 200)), st.lists(st.sampled_from(["a", "é", *BEGINNINGS])), st.sampled_from([None, 1]))
 def test_lists_in_any_pieces(cuts: list[int], notes: list[str], indent: int | None) -> None:
-    """Items are the same however the bytes of a list are cut, and whatever is within the items."""
+    """The reader finds the same items however the bytes of a list are cut, and whatever the items contain."""
     metadata = {"resourceVersion": "5", "continue": "x"}
     items = [
         {"metadata": {"labels": {"metadata": note}}, "within": [{"metadata": note}, {"metadata": note}]}
@@ -193,7 +193,7 @@ def test_lists_in_any_pieces(cuts: list[int], notes: list[str], indent: int | No
 
 
 def test_items_are_taken_out_while_a_list_comes() -> None:
-    """Of a list of many megabytes, hardly more than what has just come is kept."""
+    """A reader of a list of many megabytes keeps hardly more bytes than those that have just come."""
     body = page(*(service(f"s{number}") for number in range(100_000)))
     reader, count = PageReader(KINDS["Service"]), 0
     tracemalloc.start()
@@ -236,7 +236,7 @@ def test_a_list_whose_items_come_first_is_read_at_its_end(text: str) -> None:
 
 
 def test_an_undivided_list_has_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A list whose items can't be separated is given up."""
+    """The reflector gives up a list whose items can't be separated."""
     monkeypatch.setattr("nftproxy.api.responses.ENOUGH", 1)
     monkeypatch.setattr("nftproxy.api.responses.MOST_UNDIVIDED", 1000)
     reflector = Reflector(SERVICES)
