@@ -109,8 +109,8 @@ class Cluster:
         settings = Settings(configuration(config), capabilities)
         kinds = kinds_for(settings.config.service_proxy_name)
         self.manifests = objects if isinstance(objects, Manifests) else parsed(objects, kinds)
-        self.pipeline = Pipeline(node, settings, templates or renderer(), families)
-        self.pipeline.fill(self.manifests.listing(), each)
+        self.pipeline = Pipeline(node, settings, templates or renderer(), families, each)
+        self.pipeline.fill(self.manifests.listing())
 
     def render(self) -> Rendered:
         """Return the rules of the node."""

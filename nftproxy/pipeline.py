@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Generator, Iterable, Iterator,
 
 from nftproxy.model.addresses import Family
 from nftproxy.model.events import Event
-from nftproxy.model.mapping import Mapper, chunks, one_by_one
+from nftproxy.model.mapping import Mapper, one_by_one
 from nftproxy.model.objects import ObjectKey, Service
 from nftproxy.model.settings import Settings
 from nftproxy.model.stages import Stage
@@ -71,16 +71,23 @@ class Pipeline:
             agent/sync/quarantine.py decides which Services these are.
         choices: a cache of the choices for Services with many endpoints.
         fast_path: the table of the fast path, None if it is off.
-        lap: a function that is called after each piece of work, with its stage.  A stopwatch can be put here.
+        lap: a function that is called after each piece of work, with its stage.  A stopwatch can be put here.  Where
+            another process has compiled and rendered a piece, the wait for it counts as rendering.
 
     Raises:
         TemplateError: a template fails.
     """
 
     def __init__(
-        self, node_name: str, settings: Settings, renderer: Renderer, families: Iterable[Family] = Family
+        self,
+        node_name: str,
+        settings: Settings,
+        renderer: Renderer,
+        families: Iterable[Family] = Family,
+        each: Mapper = one_by_one,
     ) -> None:
         self.settings = settings
+        self._each = each
         self.lap: Callable[[Stage], object] = lambda _: None
         self.state = ClusterState(node_name, settings.config)
         self.generations = {family: Generation(family) for family in families}
@@ -107,22 +114,9 @@ class Pipeline:
         """Take events in.  Return the transaction for the kernel, for all families, empty if no rule changes."""
         return join(finish(self.ingest_in_steps(events)).values())
 
-    def fill(self, events: Iterable[Event], each: Mapper = one_by_one) -> None:
-        """Ingest the first Services, for rules that no kernel gets.  `each` may compile them in other processes."""
-        self._invalid.merge(finish(self.state.ingest_in_steps(events)))
-        services = self._invalid_services()
-        self._put_skeletons()
-        for blocks in each(self._blocks_of, chunks(services, STEP)):
-            for family, generation in self.generations.items():
-                generation.replace_blocks(blocks[family])
-        self._refresh_derived(services)
-
-    def _blocks_of(self, services: Sequence[ObjectKey]) -> dict[Family, dict[Owner, Block]]:
-        blocks: dict[Family, dict[Owner, Block]] = {family: {} for family in self.generations}
-        for family, found in blocks.items():
-            for _ in self._compile(family, services, found, None):
-                pass
-        return blocks
+    def fill(self, events: Iterable[Event]) -> None:
+        """Ingest the first Services, for rules that no kernel gets."""
+        finish(self.ingest_in_steps(events, ()))
 
     def has_services(self, family: Family) -> bool:
         """Whether any Service has a block in a family's generation."""
@@ -138,8 +132,8 @@ class Pipeline:
         `STEP` Services, or `STEP_ELEMENTS` elements.  Until the end only `state` shows the change.
 
         Only `families` get transactions: a family that is about to be fully loaded needs no incremental transaction.
-        If `families` is empty and there are no Services yet, the generations are filled piece by piece.  This saves the
-        memory for a change of 100,000 elements.
+        If `families` is empty and there are no Services yet, the generations are filled piece by piece, perhaps by two
+        processes.  This saves the memory for a change of 100,000 elements.
         """
         self._invalid.merge((yield from self.state.ingest_in_steps(events)))
         self.lap(Stage.STATE)
@@ -196,13 +190,29 @@ class Pipeline:
 
     def _put_services(self, services: Sequence[ObjectKey]) -> Iterator[tuple[Family, GenerationChange]]:
         """Put the blocks of Services into generations that have none of them yet.  Yield the change of each piece."""
-        for some in chunks(services, STEP):
+        for blocks in self._each(self._blocks_of, self._pieces(services)):
+            self.lap(Stage.RENDER)
             for family, generation in self.generations.items():
-                blocks: dict[Owner, Block] = {}
-                for _ in self._compile(family, some, blocks, None):
-                    yield family, generation.replace_blocks(blocks)
-                    blocks.clear()
-                yield family, generation.replace_blocks(blocks)
+                yield family, generation.replace_blocks(blocks[family])
+
+    def _pieces(self, services: Iterable[ObjectKey]) -> list[list[ObjectKey]]:
+        """Cut Services into pieces of at most `STEP` Services and `STEP_ELEMENTS` elements, or a single Service."""
+        pieces: list[list[ObjectKey]] = [[]]
+        total = 0
+        for key in services:
+            size = self.state.counted_size(key)
+            if pieces[-1] and (len(pieces[-1]) == STEP or total + size > STEP_ELEMENTS):
+                pieces.append([])
+                total = 0
+            pieces[-1].append(key)
+            total += size
+        return pieces
+
+    def _blocks_of(self, services: Sequence[ObjectKey]) -> dict[Family, dict[Owner, Block]]:
+        blocks: dict[Family, dict[Owner, Block]] = {family: {} for family in self.generations}
+        for family, found in blocks.items():
+            finish(self._compile(family, services, found, None))
+        return blocks
 
     def _of_each(self, make: Callable[[Generation], Transaction]) -> Transaction:
         """Call `make` for each generation.  Join the results to a single transaction."""

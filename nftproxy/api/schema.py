@@ -121,7 +121,7 @@ class RawService(ApiObject):
     status: ServiceStatus | None = None
 
 
-class EndpointConditions(Shape):
+class EndpointConditions(Shape, frozen=True):  # type: ignore[misc]  # msgspec allows it: these are a key of a cache
     """endpoints[].conditions of an EndpointSlice."""
 
     ready: bool | None = None
@@ -149,9 +149,9 @@ class EndpointHints(Shape):
 class TargetRef(Shape):
     """endpoints[].targetRef of an EndpointSlice.  Only names in messages depend on it."""
 
-    kind: object = None
-    namespace: object = None
-    name: object = None
+    kind: str | None = None
+    namespace: str | None = None
+    name: str | None = None
 
 
 class RawEndpoint(Shape):
@@ -160,7 +160,7 @@ class RawEndpoint(Shape):
     addresses: list[object] | None = None
     conditions: EndpointConditions | None = None
     node_name: str | None = None
-    zone: object = None
+    zone: str | None = None
     hints: EndpointHints | None = None
     target_ref: TargetRef | None = None
 

@@ -9,7 +9,7 @@ References in parentheses are to API fields and Kubernetes enhancement proposals
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 from nftproxy.api import schema
 from nftproxy.api.annotation_parsers import slice_options
@@ -51,15 +51,15 @@ def build_slice(given: schema.RawEndpointSlice, key: ObjectKey, report: Report) 
     if not isinstance(service, str) or not is_label(service):
         report(f"metadata.labels.{SERVICE_NAME}", f"{show(service)} is not the name of a Service")
     elif family is not None:
-        parsed = [_endpoint(index, endpoint, family, report) for index, endpoint in numbered(given.endpoints)]
-        pods = [raw.target_ref for raw, endpoint in zip(given.endpoints or (), parsed, strict=True) if endpoint]
-        found = [endpoint for endpoint in parsed if endpoint]
+        read = (_endpoint(index, raw, family, report) for index, raw in numbered(given.endpoints))
+        found = [endpoint for endpoint in read if endpoint]
+        addresses, states, pods = zip(*found, strict=True) if found else ((), (), ())
         return EndpointSlice(
             key=key,
             service=ObjectKey(key.namespace, service),
             family=family,
             ports=_shared_ports(tuple(_slice_ports(given, report))),
-            endpoints=Endpoints(" ".join([address for address, _ in found]), tuple([state for _, state in found])),
+            endpoints=Endpoints(" ".join(addresses), states),
             triggered=_triggered(given, report),
             options=slice_options(given, report),
             pods=_pods(pods, key.namespace),
@@ -67,17 +67,14 @@ def build_slice(given: schema.RawEndpointSlice, key: ObjectKey, report: Report) 
     return None
 
 
-def _pods(given: list[schema.TargetRef | None], namespace: str) -> str:
+def _pods(given: Sequence[schema.TargetRef | None], namespace: str) -> str:
     """Return the pods' names as `EndpointSlice.pods` has them.  A pod is in the namespace of its EndpointSlice."""
-    if not any(given):
-        return ""
     own = (None, "", namespace)
-    pods = (each.name if each and each.kind == "Pod" and each.namespace in own else "" for each in given)
-    names = [name if isinstance(name, str) else "" for name in pods]
+    names = [each.name or "" if each and each.kind == "Pod" and each.namespace in own else "" for each in given]
     text = " ".join(names)
     if not are_subdomains(text, len(names)):
         text = " ".join([name if is_subdomain(name) else "" for name in names])
-    return text if text.strip() else ""
+    return "" if text.isspace() else text
 
 
 def _triggered(given: schema.RawEndpointSlice, report: Report) -> float:
@@ -109,50 +106,61 @@ def _shared_ports(ports: tuple[EndpointPort, ...]) -> tuple[EndpointPort, ...]:
 
 def _endpoint(
     index: int, given: schema.RawEndpoint, family: Family, report: Report
-) -> tuple[Address, EndpointState] | None:
-    """Parse an endpoint.  Only its first address counts, as all of them are the same pod (Endpoint.addresses)."""
-    path = f"endpoints[{index}]"
-    address = _address(given.addresses, family, path, report)
+) -> tuple[Address, EndpointState, schema.TargetRef | None] | None:
+    """Parse an endpoint, all but its pod.  Only its first address counts, as all are the same pod's (addresses)."""
+    first = given.addresses[0] if given.addresses else None
+    if family is Family.IPV4 and isinstance(first, str) and is_ordinary_ipv4(first):
+        address: Address | None = first  # type: ignore[assignment]  # without the call of a NewType
+    else:
+        address = _address(given.addresses, family, f"endpoints[{index}]", report)
     if address is None:
         return None
-    node_name = given.node_name or ""
-    if node_name and not _is_node_name(node_name):
-        report(f"{path}.nodeName", f"{show(node_name)} is not the name of a Node")
-        return None
-    ready, serving, terminating = _conditions(given.conditions)
-    zone = ""
-    if given.zone:
-        if isinstance(given.zone, str) and _is_zone_name(given.zone):
-            zone = given.zone
-        else:  # it costs only its weight
-            report(f"{path}.zone", f"{show(given.zone)} is not the name of a zone")
-    node_hints = zone_hints = None
-    if given.hints is not None:
-        node_hints = _hints(given.hints.for_nodes, is_subdomain, f"{path}.hints.forNodes", report)
-        zone_hints = _hints(given.hints.for_zones, is_label_value, f"{path}.hints.forZones", report)
-    return address, _shared_state(ready, serving, terminating, node_name, node_hints, zone_hints, zone)
+    state = None if given.hints else _plain_state(given.conditions, given.node_name, given.zone)
+    if state is None:
+        state = _state(given, f"endpoints[{index}]", report)
+    return (address, state, given.target_ref) if state else None
 
 
 def _address(given: list[object] | None, family: Family, path: str, report: Report) -> Address | None:
     if not given:
         report(f"{path}.addresses", "is empty")
         return None
-    first = given[0]
-    if family is Family.IPV4 and isinstance(first, str) and is_ordinary_ipv4(first):
-        return first  # type: ignore[return-value]  # without the call of a NewType
-    address = virtual_address(first, f"{path}.addresses[0]", report)
+    address = virtual_address(given[0], f"{path}.addresses[0]", report)
     if address is not None and family_of(address) is not family:
         report(f"{path}.addresses[0]", f"{address} is not an {FAMILY_NAMES[family]} address")
         return None
     return address
 
 
-# A node has many endpoints, and a zone has still more, so each name is judged once.
-_is_node_name = functools.lru_cache(maxsize=16384)(is_subdomain)
-_is_zone_name = functools.lru_cache(maxsize=1024)(is_label_value)
+def _state(given: schema.RawEndpoint, path: str, report: Report) -> EndpointState | None:
+    """Judge all of an endpoint but its address.  Return None if it may be on any node."""
+    node_name = given.node_name or ""
+    if node_name and not is_subdomain(node_name):
+        report(f"{path}.nodeName", f"{show(node_name)} is not the name of a Node")
+        return None
+    zone = given.zone or ""
+    if zone and not is_label_value(zone):  # it costs only its weight
+        report(f"{path}.zone", f"{show(zone)} is not the name of a zone")
+        zone = ""
+    hints = given.hints or schema.EndpointHints()
+    node_hints = _hints(hints.for_nodes, is_subdomain, f"{path}.hints.forNodes", report)
+    zone_hints = _hints(hints.for_zones, is_label_value, f"{path}.hints.forZones", report)
+    return _shared_state(*_conditions(given.conditions), node_name, node_hints, zone_hints, zone)
+
 
 _shared_state = functools.lru_cache(maxsize=16384)(EndpointState)
 """Returns the state that all endpoints share whose fields are the same: most endpoints of a node."""
+
+
+@functools.lru_cache(maxsize=16384)
+def _plain_state(
+    conditions: schema.EndpointConditions | None, node_name: str | None, zone: str | None
+) -> EndpointState | None:
+    """Return the state of endpoints with these fields and no hints.  If a field is bad, return None."""
+    faults: list[str] = []
+    given = schema.RawEndpoint(conditions=conditions, node_name=node_name, zone=zone)
+    state = _state(given, "", lambda field, *_: faults.append(field))
+    return None if faults else state
 
 
 def _conditions(given: schema.EndpointConditions | None) -> tuple[bool, bool, bool]:

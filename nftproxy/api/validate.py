@@ -6,11 +6,12 @@ fault, and returns None or a default.  None of them raises.
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
 from enum import Enum
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from nftproxy.api.decode import Report, show
 from nftproxy.model.addresses import (
@@ -31,9 +32,9 @@ _REASON = 160
 """Characters of an exception's text in a message: enough for every reason for input of ordinary length."""
 
 # Kubernetes' forms of names (apimachinery, util/validation), each with its greatest length.
-_LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
-_SUBDOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
-_SUBDOMAINS = re.compile(rf"({_SUBDOMAIN.pattern})?( ({_SUBDOMAIN.pattern})?)*")
+_LABEL = re.compile(r"[a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?")
+_SUBDOMAIN = re.compile(r"[a-z0-9](?:[-a-z0-9]*[a-z0-9])?(?:\.[a-z0-9](?:[-a-z0-9]*[a-z0-9])?)*")
+_SUBDOMAINS = re.compile(rf"(?:{_SUBDOMAIN.pattern})?(?: (?:{_SUBDOMAIN.pattern})?)*")
 _LONG = re.compile(r"[^ ]{254}")
 _LABEL_VALUE = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
 
@@ -96,12 +97,16 @@ def word(value: str | None, default: E, path: str, report: Report) -> E:
     """Return the member of the default's Enum with this value.  Null and "" are the default, other values a fault."""
     if not value:
         return default
-    for member in type(default):
-        if member.value == value:
-            return member
-    known = ", ".join(member.value for member in type(default))
-    report(path, f"{show(value)} is not one of {known}: taken as {default.value}")
+    members: dict[str, E] = _by_value(type(default))
+    if value in members:
+        return members[value]
+    report(path, f"{show(value)} is not one of {', '.join(members)}: taken as {default.value}")
     return default
+
+
+@functools.cache
+def _by_value(words: type[Enum]) -> dict[str, Any]:
+    return {member.value: member for member in words}
 
 
 def virtual_address(value: object, path: str, report: Report) -> Address | None:
@@ -148,9 +153,11 @@ def timestamp(value: object, path: str, report: Report) -> float:
         return 0
     try:
         moment = value if isinstance(value, datetime) else datetime.fromisoformat(value)  # type: ignore[arg-type]
-        if moment.tzinfo is None and isinstance(value, str):
-            raise ValueError("RFC 3339 requires a time zone")
-        return max(0.0, moment.replace(tzinfo=moment.tzinfo or UTC).timestamp())
+        if moment.tzinfo is None:
+            if isinstance(value, str):
+                raise ValueError("RFC 3339 requires a time zone")
+            moment = moment.replace(tzinfo=UTC)
+        return max(0.0, moment.timestamp())
     except (ValueError, TypeError, OverflowError):
         report(path, f"{show(value)} is not a time as in 2024-05-01T10:20:30Z: taken as the oldest")
         return 0

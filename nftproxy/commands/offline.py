@@ -10,9 +10,9 @@ import click
 from click.core import ParameterSource
 
 from nftproxy.api.kinds import kinds_for
-from nftproxy.commands.in_two import in_two
 from nftproxy.commands.options import CONFIG, TEMPLATES, configuration, options
 from nftproxy.kernel.capabilities import probe
+from nftproxy.kernel.in_two import in_two
 from nftproxy.library import Cluster, renderer
 from nftproxy.model.addresses import Family
 from nftproxy.model.codes import Code

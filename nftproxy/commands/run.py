@@ -31,9 +31,15 @@ from nftproxy.kernel import sysctl
 from nftproxy.kernel.agent_lock import INHERITED
 from nftproxy.kernel.capabilities import machine_lacks, probe
 from nftproxy.kernel.child_process import forked_ahead
+from nftproxy.kernel.in_two import in_two
 from nftproxy.kernel.libnftables import Kernel
 from nftproxy.kernel.nfnetlink import nft_queries
-from nftproxy.kernel.process_resources import collect_garbage_rarely, raise_file_limit, share_a_heap
+from nftproxy.kernel.process_resources import (
+    collect_garbage_rarely,
+    raise_file_limit,
+    share_a_heap,
+    take_short_turns,
+)
 from nftproxy.logs import warn, warn_of
 from nftproxy.model.addresses import FAMILY_NAMES, Family
 from nftproxy.model.codes import Code
@@ -171,6 +177,7 @@ def _run_agent(
     faulthandler.enable()  # if libnftables crashes, this shows where.  A child's last words are the library's
     collect_garbage_rarely()
     share_a_heap()
+    take_short_turns()
     raise_file_limit()
     probing = threading.Thread(target=probe, name="probe", daemon=True)
     probing.start()
@@ -197,7 +204,7 @@ def _run_agent(
             "this kernel's nftables has no %(family)s: its Services are not served",
             family=FAMILY_NAMES[family],
         )
-    pipeline = Pipeline(node, Settings(config, found.capabilities), compiled, families)
+    pipeline = Pipeline(node, Settings(config, found.capabilities), compiled, families, in_two)
     threading.Thread(target=_report_missing_features, daemon=True).start()  # nothing waits for it
     return asyncio.run(run_agent(pipeline, file, source, api_servers))
 

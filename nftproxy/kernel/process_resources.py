@@ -10,6 +10,7 @@ import ctypes
 import functools
 import gc
 import resource
+import sys
 from collections.abc import Callable
 
 THRESHOLDS = (200_000, 20, 100)
@@ -19,6 +20,12 @@ default 700, 10 and 10).
 
 ARENAS = -8
 """M_ARENA_MAX of the GNU C library (malloc/malloc.h): how many heaps threads may have."""
+
+TURN = 0.0005
+"""Seconds for which a thread may keep Python's lock while others wait for it (by default 0.005).
+
+The kernel's thread gives the lock up at each system call.  With longer turns it waits so long for the next, while the
+main thread renders a first load, that most of its work comes after the rendering."""
 
 UNLIMITED = 2**20
 """File descriptors that count as no limit: the kernel's own default for a process (fs.nr_open)."""
@@ -37,6 +44,11 @@ def share_a_heap() -> None:
     """
     if mallopt := getattr(ctypes.CDLL(None), "mallopt", None):
         mallopt(ARENAS, 1)
+
+
+def take_short_turns() -> None:
+    """Have threads pass Python's lock on soon."""
+    sys.setswitchinterval(TURN)
 
 
 def freeze_objects() -> None:

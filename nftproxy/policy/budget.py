@@ -11,7 +11,8 @@ the agent's memory.
 * The outcome depends on the objects alone, so all nodes agree.  API servers write creationTimestamps, not tenants.
 
 As long as everything fits, a Service costs an addition to the sum of its namespace.  Beyond that, a change costs a walk
-through the namespaces that exceed their share, and through the Services of its own namespace if that is among them.
+through the namespaces that exceed their share, and through the Services of its own namespace if that is among them,
+which are sorted anew if a Service came or went.
 Shares are rounded, so that a small change elsewhere leaves them as they are.
 """
 
@@ -19,12 +20,10 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections.abc import Collection, Mapping
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 from nftproxy.model.codes import Code
 from nftproxy.model.objects import ObjectKey, Service
-
-Rank = TypeVar("Rank", tuple[int, ObjectKey], tuple[int, str])
 
 
 class Shortage(NamedTuple):
@@ -57,14 +56,14 @@ class _Demand:
         self.sizes: dict[ObjectKey, int] = {}
         self.total = 0
         self._created: dict[ObjectKey, int] = {}
-        self._oldest_first: list[tuple[int, ObjectKey]] = []
+        self._oldest_first: list[ObjectKey] | None = None
+        """Sorted only when there isn't enough for all."""
 
     def put(self, key: ObjectKey, created: int, size: int) -> None:
         """Add a Service, or replace it."""
         if self._created.get(key) != created:
-            self.remove(key)
             self._created[key] = created
-            insort(self._oldest_first, (created, key))
+            self._oldest_first = None
         self.total += size - self.sizes.get(key, 0)
         self.sizes[key] = size
 
@@ -72,24 +71,22 @@ class _Demand:
         """Remove a Service, if it is there."""
         if key in self.sizes:
             self.total -= self.sizes.pop(key)
-            _remove(self._oldest_first, (self._created.pop(key), key))
+            del self._created[key]
+            self._oldest_first = None
 
     def shortages(self, share: int) -> dict[ObjectKey, Shortage]:
         """The Services that don't fit into a share, oldest first."""
         found: dict[ObjectKey, Shortage] = {}
         left = share
-        for _, key in self._oldest_first:
+        if self._oldest_first is None:
+            self._oldest_first = sorted(self.sizes, key=lambda key: (self._created[key], key))
+        for key in self._oldest_first:
             size = self.sizes[key]
             if size <= left:
                 left -= size
             else:
                 found[key] = Shortage(key.namespace, size, left, share)
         return found
-
-
-def _remove(ordered: list[Rank], rank: Rank) -> None:
-    """Remove an entry of a sorted list."""
-    del ordered[bisect_left(ordered, rank)]
 
 
 class Budget:
@@ -124,6 +121,11 @@ class Budget:
         demand.remove(key)
         if not demand.sizes:
             del self._demands[key.namespace]
+
+    def size_of(self, key: ObjectKey) -> int:
+        """The elements that a Service is counted as, 0 if it isn't."""
+        demand = self._demands.get(key.namespace)
+        return demand.sizes.get(key, 0) if demand else 0
 
     def shortage(self, key: ObjectKey) -> Shortage | None:
         """The shortage of a Service since the last `settle`.  None if it fits."""
@@ -170,7 +172,7 @@ class Budget:
         else:
             for namespace, before in changed.items():
                 if before:
-                    _remove(self._smallest_first, (before, namespace))
+                    del self._smallest_first[bisect_left(self._smallest_first, (before, namespace))]
                 if (demand := self._demands.get(namespace)) and demand.total:
                     insort(self._smallest_first, (demand.total, namespace))
 

@@ -224,6 +224,14 @@ class Claims:
         holders = self._cluster_ip_holders.get(address)
         return holders[0].key if holders else None
 
+    def gets_all(self, service: Service) -> bool:
+        """True for a Service that claims ClusterIPs alone, which no other Service has.  It can't lose anything."""
+        if service.external_ips or service.load_balancer_ips or service.health_check_node_port:
+            return False
+        if any(port.node_port for port in service.ports):
+            return False
+        return all(len(self._cluster_ip_holders.get(ip, ())) == 1 for ip in service.cluster_ips)
+
     def is_services_alone(self, address: Address) -> bool:
         """Whether nothing but Services uses an external address, so that its other ports may be closed.
 

@@ -204,7 +204,7 @@ def _is_closed(state: ClusterState, service: Service, family: Family) -> Callabl
 
 def lost_claims(state: ClusterState, config: Config, family: Family, service: Service) -> list[LostClaim]:
     """The claims of a Service in a family that it does not get."""
-    if not of_family(service.cluster_ips, family):
+    if state.claims.gets_all(service) or not of_family(service.cluster_ips, family):
         return []
     is_closed = _is_closed(state, service, family)
     lost = [

@@ -186,6 +186,10 @@ class ClusterState:
         fits = given and not excess(given, slices.values())
         return size(given, slices.values(), config=self._config) if given and fits else 0
 
+    def counted_size(self, key: ObjectKey) -> int:
+        """The elements that a Service may come to, 0 if it exceeds a limit."""
+        return self._budget.size_of(key)
+
     def asks_for(self, service: ObjectKey, address: Address) -> bool:
         """Whether a Service names an address as its own, even if the Service exceeds a limit."""
         given = self._given.get(service)

@@ -150,12 +150,19 @@ def test_zone(given: object, zone: str) -> None:
     assert (made.endpoints.states[0].zone, problems) == (zone, [])
 
 
-@pytest.mark.parametrize(("given", "shown"), [("a b", "'a b'"), (3, "3"), ({"a": 1}, "an object")])
-def test_a_bad_zone_leaves_the_endpoint(given: object, shown: str) -> None:
+@pytest.mark.parametrize(
+    ("given", "fault"),
+    [
+        ("a b", "'a b' is not the name of a zone"),
+        (3, "3 is not a string"),
+        ({"a": 1}, "an object is not a string"),
+    ],
+)
+def test_a_bad_zone_leaves_the_endpoint(given: object, fault: str) -> None:
     """A zone that can't be read costs a weight by zone, and nothing else."""
     made, problems = endpoint_slice("endpoints.0.zone", given)
     assert made.endpoints.states[0].zone == ""
-    assert problems[0].endswith(f"endpoints[0].zone: {shown} is not the name of a zone")
+    assert problems == [f"EndpointSlice shop/web-abcde: endpoints[0].zone: {fault}"]
 
 
 @pytest.mark.parametrize(
@@ -183,7 +190,6 @@ def test_bad_hints_leave_the_endpoint(hints: object, problem: str) -> None:
         ({"kind": "Pod", "namespace": "blog", "name": "web-1"}, ""),
         ({"kind": "VM", "name": "web-1"}, ""),
         ({"kind": "Pod", "name": "a b"}, ""),
-        ({"kind": "Pod", "name": 7}, ""),
         ({}, ""),
         (None, ""),
     ],
@@ -193,6 +199,13 @@ def test_the_pods_of_endpoints(reference: object, pods: str) -> None:
     made, problems = endpoint_slice("endpoints.0.targetRef", reference)
     assert (made.pods, problems) == (pods, [])
     assert list(made.pod_names()) == [("10.1.0.4", pods)]
+
+
+def test_a_bad_reference_leaves_the_endpoint() -> None:
+    """The name of a pod that can't be read costs the name alone."""
+    made, problems = endpoint_slice("endpoints.0.targetRef", {"kind": "Pod", "name": 7})
+    assert (made.pods, len(made.endpoints.states)) == ("", 1)
+    assert problems == ["EndpointSlice shop/web-abcde: endpoints[0].targetRef.name: 7 is not a string"]
 
 
 # ---- Nodes and ServiceCIDRs ------------------------------------------------------------------------------------------

@@ -36,7 +36,7 @@ def test_nothing_waits_while_another_process_tries_libnftables(monkeypatch: pyte
         assert is_compiled.wait(LONG), "the templates wait for this"
         return Probe(Capabilities(wide_maps=True))
 
-    def pipeline(_node: str, settings: Settings, _renderer: object, _families: object) -> NoReturn:
+    def pipeline(_node: str, settings: Settings, *_: object) -> NoReturn:
         assert settings.capabilities.wide_maps
         raise _Ready
 
@@ -47,6 +47,7 @@ def test_nothing_waits_while_another_process_tries_libnftables(monkeypatch: pyte
     monkeypatch.setattr(run, "raise_file_limit", lambda: None)
     monkeypatch.setattr(run, "collect_garbage_rarely", lambda: None)
     monkeypatch.setattr(run, "share_a_heap", lambda: None)
+    monkeypatch.setattr(run, "take_short_turns", lambda: None)
     monkeypatch.setattr(logs, "set_up", lambda _: None)
     with pytest.raises(_Ready):
         commands()["run"].main([], standalone_mode=False)

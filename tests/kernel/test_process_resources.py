@@ -38,6 +38,11 @@ print(gc.get_freeze_count() > 100_000, len(gc.get_objects()) < 1_000, gc.is_trac
     assert run(program) == "True True True"
 
 
+def test_threads_take_short_turns() -> None:
+    """A thread that computes gives Python's lock up at least a thousand times a second."""
+    assert run("import sys; process.take_short_turns(); print(sys.getswitchinterval() <= 0.001)") == "True"
+
+
 def test_free_memory_goes_back() -> None:
     """Most of the memory that was allocated in small pieces and freed leaves the process."""
     program = """

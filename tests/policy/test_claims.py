@@ -14,7 +14,7 @@ from nftproxy_conformance.strategies.objects import SERVICES, services
 from nftproxy.model.addresses import Address, parse_address
 from nftproxy.model.objects import ObjectKey, Service
 from nftproxy.model.settings import Config
-from nftproxy.policy.claims import ClaimKind, Claims, denied_external_ips, external_addresses
+from nftproxy.policy.claims import ClaimKind, Claims, denied_external_ips, external_addresses, port_claims
 from tests.support.factories import claim, key, networks, service
 
 WEB, CART, API = key("shop/web"), key("shop/cart"), key("blog/api")
@@ -325,6 +325,32 @@ def test_owners_do_not_depend_on_history(orders: tuple[list[Service], list[Servi
     if visitor.key not in {each.key for each in one}:
         roundabout.remove(visitor)
     assert _owned(straight) == _owned(roundabout)
+
+
+@quick()
+@given(_each_once)
+def test_a_service_that_gets_all_loses_nothing(some: list[Service]) -> None:
+    """`gets_all` is true only of Services that own each of their claims."""
+    made = claims(*some)
+    for each in filter(made.gets_all, some):
+        owned = [place for port in each.ports for place, _ in port_claims(port, each.cluster_ips, ())]
+        assert {made.winner(place) for place in owned} <= {each.key}
+
+
+@pytest.mark.parametrize(
+    ("fields", "gets_all"),
+    [
+        ({}, True),
+        ({"cluster_ips": ["10.96.0.10", "fd00:96::10"], "ports": ["http:80", "dns:53/udp"]}, True),
+        ({"external_ips": ["203.0.113.7"]}, False),
+        ({"ports": ["http:80:30080"]}, False),
+        ({"cluster_ips": ["10.96.0.20"]}, False),
+    ],
+)
+def test_plain_services_get_all(fields: dict[str, Any], gets_all: bool) -> None:
+    """A Service with ClusterIPs alone gets all that it claims, unless another Service has one of them."""
+    one = service("shop/web", **fields)
+    assert claims(one, service("blog/api", cluster_ips=["10.96.0.20"])).gets_all(one) is gets_all
 
 
 def _owned(made: Claims) -> dict[str, object]:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
+import threading
+import time
+from collections.abc import Generator
 from pathlib import Path
 
 import pytest
 import yaml
 
-from nftproxy.commands.in_two import in_two
+from nftproxy.kernel.in_two import in_two
 from nftproxy.library import Cluster
 from nftproxy.sources.files import load
 from tests.support import objects
@@ -30,6 +34,41 @@ def test_every_second_item_is_mapped_in_a_child() -> None:
     assert {pid == PARENT for _, pid, _ in found[1::2]} == {False}
     with pytest.raises(ChildProcessError):  # its end was waited for
         os.waitpid(found[1][1], os.WNOHANG)
+
+
+def test_an_early_end_ends_the_child() -> None:
+    """A child whose results nobody reads any more is killed, also while it computes."""
+
+    def compute(item: int) -> int:
+        if os.getpid() != PARENT and item == 3:
+            time.sleep(600)
+        return os.getpid()
+
+    found = in_two(compute, range(6))
+    assert isinstance(found, Generator)
+    _, child, _ = itertools.islice(found, 3)
+    found.close()
+    with pytest.raises(ChildProcessError):
+        os.waitpid(child, os.WNOHANG)
+
+
+def test_a_child_is_forked_beside_threads() -> None:
+    """The child needs nothing that belongs to a thread, such as the lock that a thread holds here."""
+    lock, may_end, has_it = threading.Lock(), threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with lock:
+            has_it.set()
+            may_end.wait()
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    try:
+        assert has_it.wait(60)
+        assert list(in_two(lambda item: item * 2, range(7))) == list(range(0, 14, 2))
+    finally:
+        may_end.set()
+        thread.join()
 
 
 def test_a_single_item_or_processor_needs_no_child(monkeypatch: pytest.MonkeyPatch) -> None:
