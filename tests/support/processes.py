@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -133,8 +134,13 @@ def cpu_seconds(process_id: int) -> float:
 
 
 def memory(process_id: int) -> int:
-    """The resident memory of a process with all the processes that it has started, in bytes."""
-    return _sum_of_family(process_id, partial(_memory, "VmRSS"))
+    """The resident memory of a process in bytes, with the pages that processes it has started have for themselves."""
+    return _sum_of_family(process_id, lambda each: _memory("VmRSS", each) if each == process_id else _own_pages(each))
+
+
+def _own_pages(process_id: int) -> int:
+    text = Path(f"/proc/{process_id}/smaps_rollup").read_text()
+    return 1024 * sum(int(size) for size in re.findall(r"^Private_\w+: +(\d+) kB$", text, re.MULTILINE))
 
 
 def _sum_of_family(process_id: int, figure: Callable[[int], Number]) -> Number:
