@@ -30,17 +30,14 @@ AHEAD = 2**20
 def in_two(function: Callable[[Item], Result], items: Sequence[Item], /) -> Iterator[Result]:
     """As `map`, with every second item in a forked process: a `Mapper`.
 
-    If that process fails, this process repeats its part, and so raises the same exception.
+    If that process fails, this process repeats its part, and so raises the same exception.  If none can be forked (a
+    limit of processes, or of memory), this process does all.
     """
-    if len(items) < 2 or len(os.sched_getaffinity(0)) == 1:
+    forked = _fork(function, items[1::2]) if len(items) > 1 and len(os.sched_getaffinity(0)) > 1 else None
+    if forked is None:
         yield from map(function, items)
         return
-    reader, writer = os.pipe()
-    child = _fork()
-    if not child:
-        os.close(reader)
-        _write(function, items[1::2], writer)
-    os.close(writer)
+    child, reader = forked
     try:
         with os.fdopen(reader, "rb") as answers:
             for index, item in enumerate(items):
@@ -50,10 +47,22 @@ def in_two(function: Callable[[Item], Result], items: Sequence[Item], /) -> Iter
         os.waitpid(child, 0)
 
 
-def _fork() -> int:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # of threads
-        return os.fork()
+def _fork(function: Callable[[Item], object], items: Iterable[Item]) -> tuple[int, int] | None:
+    """Return a process that maps the items, and the pipe that has its results, or None if there can be none."""
+    reader, writer = os.pipe()
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # of threads
+            child = os.fork()
+    except OSError:
+        os.close(reader)
+        os.close(writer)
+        return None
+    if not child:
+        os.close(reader)
+        _write(function, items, writer)
+    os.close(writer)
+    return child, reader
 
 
 def _answer(answers: BinaryIO, function: Callable[[Item], Result], item: Item) -> Result:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import itertools
 import json
 import os
@@ -76,6 +77,18 @@ def test_a_single_item_or_processor_needs_no_child(monkeypatch: pytest.MonkeyPat
     assert list(in_two(lambda _: os.getpid(), [1])) == [PARENT]
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {1})
     assert list(in_two(lambda _: os.getpid(), [1, 2, 3])) == [PARENT] * 3
+
+
+def test_a_process_that_can_not_be_forked_is_not_needed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where no process can be forked, this process does all, and keeps no file open."""
+
+    def fork() -> int:
+        raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+
+    monkeypatch.setattr(os, "fork", fork)
+    opened = len(list(Path("/proc/self/fd").iterdir()))
+    assert list(in_two(lambda _: os.getpid(), range(6))) == [PARENT] * 6
+    assert len(list(Path("/proc/self/fd").iterdir())) == opened
 
 
 @pytest.mark.parametrize("bad", [2, 3])
