@@ -11,9 +11,9 @@ import pytest
 
 from nftproxy.api.reflector import Reflector
 from nftproxy.api.resources import resources
-from nftproxy.model.events import Event
+from nftproxy.model.events import Event, Put
 from nftproxy.pipeline import SKELETON, Pipeline
-from tests.support.factories import pipeline
+from tests.support.factories import pipeline, service, slice_of
 from tests.support.lists import receive_list
 from tools.bench import cluster
 
@@ -93,3 +93,21 @@ def test_a_block_shares_its_elements_with_the_union(filled: tuple[Pipeline, floa
         held = {id(line) for name in names for line in generation.lines_of(name)}
         blocks = [block for owner, block in generation.blocks.items() if owner != SKELETON]
         assert held >= {id(line) for block in blocks for line in block.lines}
+
+
+def test_lists_of_many_lengths_share_their_maps() -> None:
+    """Each new number of IPv6 endpoints keeps a few declarations, and no map of slots or rows of its own."""
+    hosts = [f"fd00:1::{number:x}" for number in range(1, 2_000)]
+    made = pipeline(service(cluster_ips=["fd00:96::10"]))
+    sizes = []
+    gc.collect()
+    tracemalloc.start()
+    try:
+        for count in (1_100, 1_100, *range(1_101, 1_121)):  # maps of 2,048 slots take 1 MB
+            made.ingest([Put(slice_of(endpoints=hosts[:count], suffix="6"))])
+            gc.collect()
+            sizes.append(tracemalloc.get_traced_memory()[0])
+    finally:
+        tracemalloc.stop()
+    assert sizes[1] > 1_000_000
+    assert sizes[-1] - sizes[1] < 500_000

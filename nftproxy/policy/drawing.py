@@ -172,6 +172,10 @@ def _slots(method: _Method, count: int) -> tuple[tuple[str, tuple[tuple[str, str
     """
     if method.family is Family.IPV4:
         return ()
-    protocol, slots = method.protocol.value, slot_addresses(count, method.family)
-    rows = tuple((f"{protocol} . {slot}", address) for slot, address in enumerate(slots))
-    return ((f"{protocol}-slots-{len(slots)}", rows),)
+    return _numbered(method.protocol, slot_addresses(count, method.family))
+
+
+@functools.lru_cache(maxsize=64)
+def _numbered(protocol: Protocol, slots: tuple[str, ...]) -> tuple[tuple[str, tuple[tuple[str, str], ...]], ...]:
+    rows = tuple((f"{protocol.value} . {slot}", address) for slot, address in enumerate(slots))
+    return ((f"{protocol.value}-slots-{len(slots)}", rows),)

@@ -112,7 +112,11 @@ def namespace_number(namespace: str, family: Family) -> str:
     return as_address(int.from_bytes(digest, "big"), family)
 
 
-@functools.lru_cache(maxsize=64)
 def slot_addresses(count: int, family: Family) -> tuple[str, ...]:
     """The slots of a list as addresses, up to the next power of two.  Each text is the same object every time."""
-    return tuple([as_address(slot, family) for slot in range(1 << (count - 1).bit_length())])
+    return _slot_addresses((count - 1).bit_length(), family)
+
+
+@functools.cache  # of 17 sizes
+def _slot_addresses(bits: int, family: Family) -> tuple[str, ...]:
+    return tuple([as_address(slot, family) for slot in range(1 << bits)])

@@ -143,6 +143,7 @@ class Renderer:
         self._templates = {name: _compiled(environment, name) for name in TEMPLATE_NAMES}
         self._list = functools.lru_cache(maxsize=CACHED)(self._render_list)
         self._draw = functools.lru_cache(maxsize=CACHED)(self._render_draw)
+        self._maps: dict[str, Declaration] = {}
         self._rows: dict[tuple[str, str, str, Front], tuple[tuple[Row, ...], tuple[Line, ...]]] = {}
         self._screen = functools.lru_cache(maxsize=CACHED)(self._render_screen)
         self._shared = functools.lru_cache(maxsize=CACHED)(self._gather_shared)
@@ -252,7 +253,17 @@ class Renderer:
         return _with_entries(self._block(ENDPOINTS_TEMPLATE, msgspec.structs.asdict(facts)), ENDPOINTS_TEMPLATE)
 
     def _render_draw(self, facts: DrawFacts) -> tuple[Declaration, ...]:
-        return _with_entries(self._block(DRAW_TEMPLATE, msgspec.structs.asdict(facts)), DRAW_TEMPLATE)
+        made = _with_entries(self._block(DRAW_TEMPLATE, msgspec.structs.asdict(facts)), DRAW_TEMPLATE)
+        return tuple(map(self._shared_map, made))
+
+    def _shared_map(self, made: Declaration) -> Declaration:
+        """The same map of another draw, if there is one: a map of slots has up to 65,536 elements of 400 bytes."""
+        if made.kind is not NftKind.MAP:
+            return made
+        known = self._maps.get(made.name)
+        if known != made:
+            self._maps[made.name] = known = made
+        return known
 
     def _gather_shared(
         self, lists: tuple[ListFacts, ...], draws: tuple[DrawFacts, ...], screen: ScreenFacts | None
