@@ -133,7 +133,7 @@ def _address(given: list[object] | None, family: Family, path: str, report: Repo
 
 
 def _state(given: schema.RawEndpoint, path: str, report: Report) -> EndpointState | None:
-    """Judge all of an endpoint but its address.  Return None if it may be on any node."""
+    """Judge all of an endpoint but its address and pod.  Return None if the name of its node can't be right."""
     node_name = given.node_name or ""
     if node_name and not is_subdomain(node_name):
         report(f"{path}.nodeName", f"{show(node_name)} is not the name of a Node")

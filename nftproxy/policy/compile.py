@@ -168,7 +168,7 @@ class _PortCompiler(NamedTuple):
         for field, policy in _lists_of(claimed):
             if rows[policy]:
                 facts = self.drawing.list(front, policy)
-                draw = self.drawing.draw(facts, policy, len(rows[policy]))
+                draw = self.drawing.draw(front, policy, len(rows[policy]))
                 yield field, (front, draw.of_port)
                 yield "lists", facts
                 yield "draws", draw

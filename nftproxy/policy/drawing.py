@@ -85,9 +85,9 @@ class Drawing:
         """The list of endpoints of `front` that a policy asks for."""
         return _list(self._method, front.prefix, policy)
 
-    def draw(self, facts: ListFacts, policy: TrafficPolicy, count: int) -> DrawFacts:
-        """The draw among `count` rows of a list."""
-        return _draw(self._method, facts.prefix, policy, count)
+    def draw(self, front: Front, policy: TrafficPolicy, count: int) -> DrawFacts:
+        """The draw among `count` rows of the list of `front` that a policy asks for."""
+        return _draw(self._method, front.prefix, policy, count)
 
     def rows(self, candidates: Sequence[Candidate], policy: TrafficPolicy) -> tuple[Row, ...]:
         """The endpoints of a list in their slots, each in as many slots as its weight and the algorithm give it."""

@@ -257,7 +257,7 @@ class Renderer:
         return tuple(map(self._shared_map, made))
 
     def _shared_map(self, made: Declaration) -> Declaration:
-        """The same map of another draw, if there is one: a map of slots has up to 65,536 elements of 400 bytes."""
+        """Return the equal map of an earlier draw, if any has it.  A map of slots may have 65,536 elements."""
         if made.kind is not NftKind.MAP:
             return made
         known = self._maps.get(made.name)

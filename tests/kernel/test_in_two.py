@@ -38,7 +38,7 @@ def test_every_second_item_is_mapped_in_a_child() -> None:
 
 
 def test_an_early_end_ends_the_child() -> None:
-    """A child whose results nobody reads any more is killed, also while it computes."""
+    """If the reader of the results stops early, the child is killed, even while it computes."""
 
     def compute(item: int) -> int:
         if os.getpid() != PARENT and item == 3:
