@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import time
+import asyncio
 from collections.abc import Awaitable, Callable
 
 from nftproxy.model.errors import Unavailable
@@ -28,11 +28,12 @@ async def look_once(
         interval: the least seconds between two looks.
         share: the next pause is at least so many times as long as this look took.
     """
-    began = time.monotonic()
+    clock = asyncio.get_running_loop().time
+    began = clock()
     try:
         await look()
     except Unavailable as error:
         pause = min(2 * pause, LONGEST_PAUSE)
         report(error, pause)
         return pause
-    return max(interval, share * (time.monotonic() - began))
+    return max(interval, share * (clock() - began))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -54,7 +53,6 @@ def connections(monkeypatch: pytest.MonkeyPatch) -> Connections:
         return function(*arguments)
 
     monkeypatch.setattr(asyncio, "to_thread", call)
-    monkeypatch.setattr(time, "monotonic", now)
     return Connections()
 
 

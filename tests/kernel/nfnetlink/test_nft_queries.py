@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import errno
-import socket
 import subprocess
-from unittest.mock import Mock
 
 import pytest
 
@@ -21,6 +18,7 @@ from tests.support.factories import IPV4, IPV6
 
 pytestmark = pytest.mark.usefixtures("namespace")
 
+UNKNOWN_PROTOCOL = 31  # of netlink, whose protocols end at 22
 DECNET = 12  # NFPROTO_DECNET, which nftables has never had
 
 
@@ -86,8 +84,7 @@ def test_an_interrupted_answer_is_asked_for_again(monkeypatch: pytest.MonkeyPatc
 
 def test_a_machine_without_nftables(monkeypatch: pytest.MonkeyPatch) -> None:
     """An error of the socket is told in the system's words."""
-    refusal = OSError(errno.EPROTONOSUPPORT, "Protocol not supported")
-    monkeypatch.setattr(socket, "socket", Mock(side_effect=refusal))
+    monkeypatch.setattr(sockets, "NETLINK_NETFILTER", UNKNOWN_PROTOCOL)
     with pytest.raises(Unavailable, match="can't be reached: Protocol not supported"):
         nft_queries.generation()
 
