@@ -255,7 +255,8 @@ def test_a_failure_is_a_line_and_a_counterexample(tmp_path: Path) -> None:
     """Status 1, the failed features, and a counterexample of the first with expected and seen outcomes."""
     DAMAGES["ClusterIP"].write_to(tmp_path)
     with mock.patch.object(suite, "SHRINKING", 3.0):
-        done = nftproxy("conformance", "--examples", "1", "--templates", tmp_path)
+        features = "--feature", "ClusterIP", "--feature", "external IPs"
+        done = nftproxy("conformance", "--examples", "1", *features, "--templates", tmp_path)
     assert done.status == 1
     assert done.err == ""
     assert re.search(r"^ClusterIP +FAIL +1 ", done.out, re.MULTILINE)

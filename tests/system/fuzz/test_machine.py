@@ -312,4 +312,4 @@ def test_the_kernel_follows(tally: Tally) -> None:
     """Through hundreds of steps of any kind the kernel holds just the rules of the present objects."""
     with closing(Printed()) as printed:
         machine = cast("type[Following]", functools.partial(Following, tally, printed))
-        run_state_machine_as_test(machine, settings=effort(10, 1_500, steps=40))
+        run_state_machine_as_test(machine, settings=effort(6, 1_500, steps=40))
