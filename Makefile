@@ -4,13 +4,13 @@
 demo: setup
 	.venv/bin/python -m tools.demo
 
-# Three files at a time, as the long ones mostly wait for a process; the tests of one file share a lab or an agent.
+# Four files at a time, as the long ones mostly wait for a process; the tests of one file share a lab or an agent.
 # A test whose time is over fails; if it can't be ended, as a thread that never returns is waited for, then all stacks are
 # printed and its process ends.  600 s are the longest time that a test has.
 # Modules are compiled first, as tests start hundreds of processes, which may not write bytecode (PYTHONDONTWRITEBYTECODE).
 test: setup
 	.venv/bin/python -m compileall -q nftproxy conformance
-	.venv/bin/python -m pytest --numprocesses 3 --dist loadfile --max-worker-restart 1 \
+	.venv/bin/python -m pytest --numprocesses 4 --dist loadfile --max-worker-restart 1 \
 		-o faulthandler_timeout=700 -o faulthandler_exit_on_timeout=true
 
 lint: setup
