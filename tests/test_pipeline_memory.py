@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import tracemalloc
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import msgspec
 import pytest
@@ -46,21 +47,33 @@ def _listed() -> Iterator[Event]:
             yield from receive_list(reflector, msgspec.json.encode(body))
 
 
+@contextlib.contextmanager
+def _traced() -> Iterator[Callable[[], int]]:
+    """Give a function that returns the bytes of all objects that are made from now on and are still in use."""
+
+    def size() -> int:
+        gc.collect()
+        return tracemalloc.get_traced_memory()[0]
+
+    gc.collect()
+    gc.freeze()  # a search through the objects of thousands of earlier tests takes a second
+    tracemalloc.start()
+    try:
+        yield size
+    finally:
+        tracemalloc.stop()
+        gc.unfreeze()
+
+
 @pytest.fixture(scope="module")
 def filled() -> tuple[Pipeline, float]:
     """A pipeline with the cluster, and the bytes that each Service takes."""
     made = pipeline()
     made.ingest(_listed())  # the first use of templates and caches is not counted
     made = pipeline()
-    gc.collect()
-    tracemalloc.start()
-    try:
-        before = tracemalloc.get_traced_memory()[0]
+    with _traced() as size:
         made.ingest(_listed())
-        gc.collect()
-        return made, (tracemalloc.get_traced_memory()[0] - before) / SERVICES
-    finally:
-        tracemalloc.stop()
+        return made, size() / SERVICES
 
 
 def test_a_service_takes_so_many_bytes(filled: tuple[Pipeline, float]) -> None:
@@ -100,14 +113,9 @@ def test_lists_of_many_lengths_share_their_maps() -> None:
     hosts = [f"fd00:1::{number:x}" for number in range(1, 2_000)]
     made = pipeline(service(cluster_ips=["fd00:96::10"]))
     sizes = []
-    gc.collect()
-    tracemalloc.start()
-    try:
+    with _traced() as size:
         for count in (1_100, 1_100, *range(1_101, 1_105)):  # maps of 2,048 slots take 1 MB
             made.ingest([Put(slice_of(endpoints=hosts[:count], suffix="6"))])
-            gc.collect()
-            sizes.append(tracemalloc.get_traced_memory()[0])
-    finally:
-        tracemalloc.stop()
+            sizes.append(size())
     assert sizes[1] > 1_000_000
     assert sizes[-1] - sizes[1] < 500_000
