@@ -27,9 +27,11 @@ from nftproxy.model.stages import Stage
 from nftproxy.rules.pieces import pieces_of
 from nftproxy.rules.transaction import Commit, Transaction, delete_transaction, join
 
-PIECE = 128 * 1024
-"""Characters of a piece, some 2,900 elements: a piece of this size is sent."""
-LONGEST = 4 * PIECE
+PIECE = 512 * 1024
+"""Characters of a piece, some 11,600 elements: a piece of this size is sent.
+
+The kernel waits some 15 ms at the end of each transaction, of any size, for all processors to have seen it."""
+LONGEST = PIECE
 """A longer transaction is split: a single Service port may come to 5 MB."""
 
 
