@@ -32,10 +32,10 @@ from nftproxy.model.objects import Ignored
 from nftproxy.model.pods import Pods
 from nftproxy.model.settings import Capabilities, Config, Settings
 from nftproxy.pipeline import Pipeline
-from nftproxy.rules.renderer import TEMPLATE_NAMES, Renderer
+from nftproxy.rules.renderer import Renderer
 from nftproxy.sources.files import FileContents, Manifests, load_pods, merge
 from nftproxy.sources.files import load as load_files
-from nftproxy.templates_dir import templates_dir
+from nftproxy.templates_dir import template_texts
 
 
 class HasRaw(Protocol):
@@ -203,5 +203,4 @@ def renderer(directory: Path | None = None) -> Renderer:
     Raises:
         TemplateError: a template is missing, or doesn't parse.
     """
-    where = directory or templates_dir()
-    return Renderer({name: (where / name).read_text() for name in TEMPLATE_NAMES if (where / name).exists()})
+    return Renderer(template_texts(directory))

@@ -1,4 +1,4 @@
-"""The directories of nftproxy's templates."""
+"""The directories of nftproxy's templates, and the texts of the rule templates."""
 
 from pathlib import Path
 
@@ -18,3 +18,8 @@ def templates_dir() -> Path:
     """
     packaged = _PACKAGE / "templates"
     return packaged if packaged.is_dir() else _PACKAGE.parent / "templates"
+
+
+def template_texts(directory: Path | None = None) -> dict[str, str]:
+    """Read the rule templates of a directory, by default nftproxy's own.  Return the texts by name."""
+    return {each.name: each.read_text() for each in sorted((directory or templates_dir()).glob("*.nft.j2"))}

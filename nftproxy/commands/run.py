@@ -16,7 +16,8 @@ import platform
 import resource
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import click
@@ -30,7 +31,7 @@ from nftproxy.config.flags import FLAGS, OTHER_FLAGS, OWN_FLAGS, Flag, truth
 from nftproxy.kernel import sysctl
 from nftproxy.kernel.agent_lock import INHERITED
 from nftproxy.kernel.capabilities import machine_lacks, probe
-from nftproxy.kernel.child_process import forked_ahead
+from nftproxy.kernel.child_process import forked_ahead, in_child
 from nftproxy.kernel.in_two import in_two
 from nftproxy.kernel.libnftables import Kernel
 from nftproxy.kernel.nfnetlink import nft_queries
@@ -43,9 +44,11 @@ from nftproxy.kernel.process_resources import (
 from nftproxy.logs import warn, warn_of
 from nftproxy.model.addresses import FAMILY_NAMES, Family
 from nftproxy.model.codes import Code
+from nftproxy.model.errors import TemplateError, Unavailable
 from nftproxy.model.settings import Config, Settings
 from nftproxy.sources.config_documents import write_config
 from nftproxy.sources.config_file import HANDED_OVER, ConfigFile
+from nftproxy.templates_dir import template_texts
 from nftproxy.version import __version__
 
 log = logging.getLogger("nftproxy")
@@ -54,8 +57,11 @@ NAME = "nftproxy"
 VERSION_TEXT = f"{NAME} v{__version__}"
 """The output of --version: a name and a version, as in "Kubernetes v1.36.2"."""
 
-CHILDREN = 3
-"""Calls in child processes at the start: the probe of libnftables, the missing features, and the first load's check."""
+CompileTemplates = Callable[[dict[str, str]], dict[str, bytes]]
+
+CHILDREN = 4
+"""Calls in child processes at the start: the probe of libnftables, the templates, the missing features, and the first
+load's check."""
 
 
 def _as_option(flag: Flag) -> Decorator:
@@ -179,15 +185,17 @@ def _run_agent(
     share_a_heap()
     take_short_turns()
     raise_file_limit()
-    probing = threading.Thread(target=probe, name="probe", daemon=True)
-    probing.start()
-    # While a child process probes libnftables, this process imports the rest, half of all imports.
-    from nftproxy.agent.daemon import run_agent
-    from nftproxy.library import renderer
-    from nftproxy.pipeline import Pipeline
+    texts = template_texts(templates)
+    with ThreadPoolExecutor() as pool:
+        pool.submit(probe)
+        # While one child process probes libnftables, and another compiles the templates, this process imports the rest,
+        # half of all imports.
+        from nftproxy.rules.renderer import Renderer
+        from nftproxy.rules.template_code import TemplateCode, compile_templates
 
-    compiled = renderer(templates)
-    probing.join()
+        compiling = pool.submit(_in_child_if_possible, compile_templates, texts)
+        from nftproxy.agent.daemon import run_agent
+        from nftproxy.pipeline import Pipeline
     found = probe()
     if found.reason:
         warn(
@@ -204,9 +212,18 @@ def _run_agent(
             "this kernel's nftables has no %(family)s: its Services are not served",
             family=FAMILY_NAMES[family],
         )
-    pipeline = Pipeline(node, Settings(config, found.capabilities), compiled, families, in_two)
+    renderer = Renderer(texts, TemplateCode(compiling.result()))
+    pipeline = Pipeline(node, Settings(config, found.capabilities), renderer, families, in_two)
     threading.Thread(target=_report_missing_features, daemon=True).start()  # nothing waits for it
     return asyncio.run(run_agent(pipeline, file, source, api_servers))
+
+
+def _in_child_if_possible(compile_templates: CompileTemplates, texts: dict[str, str]) -> dict[str, bytes]:
+    """Compile templates in a child process.  If that fails, return nothing: this process then tries for itself."""
+    try:
+        return in_child(compile_templates, texts)
+    except (TemplateError, Unavailable):
+        return {}
 
 
 def _execute_again() -> None:

@@ -46,6 +46,10 @@ class BadInput(NftproxyError):
         super().__init__("\n".join(problem.coded for problem in problems))
         self.problems = list(problems)
 
+    def __reduce__(self) -> tuple[object, ...]:
+        """Travel between processes with the problems.  By default only the text would."""
+        return type(self), tuple(self.problems), self.__dict__
+
 
 class TemplateError(BadInput):
     """A template doesn't parse, fails while rendering, or renders an incomplete statement.  File and line say where."""

@@ -126,14 +126,19 @@ class FastPathTable(NamedTuple):
 class Renderer:
     """Renders facts to blocks with a set of templates.
 
+    Args:
+        templates: the texts of the templates, by name.
+        code: their byte code, as far as it is known.
+
     Raises:
         TemplateError: the constructor raises it if a template is missing or doesn't parse, every other method if a
             template fails.
     """
 
-    def __init__(self, templates: Mapping[str, str]) -> None:
+    def __init__(self, templates: Mapping[str, str], code: jinja2.BytecodeCache | None = None) -> None:
         environment = _TemplateEnvironment(
             loader=jinja2.DictLoader(dict(templates)),
+            bytecode_cache=code,
             undefined=jinja2.StrictUndefined,
             trim_blocks=True,
             lstrip_blocks=True,

@@ -55,10 +55,10 @@ from nftproxy.model.objects import (
 from nftproxy.model.settings import Capabilities, Config, DetectLocalMode, NodePortAddresses, Settings
 from nftproxy.pipeline import Pipeline
 from nftproxy.policy.claims import Claim
-from nftproxy.rules.renderer import TEMPLATE_NAMES, Renderer
+from nftproxy.rules.renderer import Renderer
 from nftproxy.rules.ruleset import Element, Generation, NftKind
 from nftproxy.rules.transaction import Container, Difference, Installed, Transaction
-from nftproxy.templates_dir import templates_dir
+from nftproxy.templates_dir import template_texts
 
 IPV4, IPV6 = Family.IPV4, Family.IPV6
 CLUSTER_CIDRS = ("10.1.0.0/16", "fd00:1::/48")
@@ -232,7 +232,7 @@ def settings(*, wide_maps: bool = True, **tweaks: Any) -> Settings:
 @functools.cache
 def templates() -> Mapping[str, str]:
     """The texts of the project's templates, by name."""
-    return {name: (templates_dir() / name).read_text() for name in TEMPLATE_NAMES}
+    return template_texts()
 
 
 @functools.cache
