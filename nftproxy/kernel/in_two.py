@@ -18,7 +18,7 @@ import pickle
 import signal
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from typing import BinaryIO, NoReturn, TypeVar, cast
 
 Item = TypeVar("Item")
@@ -26,6 +26,9 @@ Result = TypeVar("Result")
 
 FORKED = (False, True, False, True, True)
 """The items of five that the fork maps.  It has more of them, as this process also takes in all results."""
+OF_A_FORK = 50
+"""Items that are mapped with one fork.  A fork's memory grows with each item, as caches do, and as it writes to objects
+that it shares with this process."""
 AHEAD = 2**20
 """Bytes of results that the fork may be ahead: the most that any process may ask of a pipe (pipe(7))."""
 
@@ -36,8 +39,16 @@ def in_two(function: Callable[[Item], Result], items: Sequence[Item], /) -> Iter
     If that process fails, this process repeats its part, and so raises the same exception.  If none can be forked (a
     limit of processes, or of memory), this process does all.
     """
-    parts = itertools.compress(items, itertools.cycle(FORKED))
-    forked = _fork(function, parts) if len(items) > 1 and len(os.sched_getaffinity(0)) > 1 else None
+    if len(os.sched_getaffinity(0)) < 2:
+        yield from map(function, items)
+        return
+    with _no_search_for_garbage():
+        for start in range(0, len(items), OF_A_FORK):
+            yield from _by_one_fork(function, items[start : start + OF_A_FORK])
+
+
+def _by_one_fork(function: Callable[[Item], Result], items: Sequence[Item]) -> Iterator[Result]:
+    forked = _fork(function, itertools.compress(items, itertools.cycle(FORKED))) if len(items) > 1 else None
     if forked is None:
         yield from map(function, items)
         return
@@ -49,6 +60,18 @@ def in_two(function: Callable[[Item], Result], items: Sequence[Item], /) -> Iter
     finally:
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
+
+
+@contextmanager
+def _no_search_for_garbage() -> Iterator[None]:
+    """Put searches for garbage off: a search writes to every object, so that no memory stays shared with a fork."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 def _fork(function: Callable[[Item], object], items: Iterable[Item]) -> tuple[int, int] | None:
@@ -80,7 +103,6 @@ def _write(function: Callable[[Item], object], items: Iterable[Item], writer: in
     with suppress(BaseException), os.fdopen(writer, "wb") as file:
         signal.set_wakeup_fd(-1)  # the parent's: signals for this process are none for the parent
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        gc.disable()  # a search would write to each object, and so copy its page
         with suppress(OSError):
             fcntl.fcntl(writer, fcntl.F_SETPIPE_SZ, AHEAD)
         for item in items:

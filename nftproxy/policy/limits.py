@@ -175,7 +175,7 @@ def _of_timeout(service: Service) -> int:
 
 def _is_plain(service: Service, slices: Collection[EndpointSlice]) -> bool:
     """Whether no annotation makes several rows of an endpoint."""
-    return service.options is PLAIN and all([each.options is PLAIN_SLICE for each in slices])
+    return service.options is PLAIN and all(each.options is PLAIN_SLICE for each in slices)
 
 
 def _all_rows(service: Service, slices: Collection[EndpointSlice]) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import gc
 import itertools
 import json
 import os
@@ -34,6 +35,22 @@ def test_three_of_five_items_are_mapped_in_a_child() -> None:
     assert [pid != PARENT for _, pid, _ in found] == [False, True, False, True, True, False, True]
     with pytest.raises(ChildProcessError):  # its end was waited for
         os.waitpid(found[1][1], os.WNOHANG)
+
+
+def test_each_fork_has_a_number_of_items(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A fork that has mapped its items is replaced, so that its memory is bounded.  A single last item needs none."""
+    monkeypatch.setattr("nftproxy.kernel.in_two.OF_A_FORK", 5)
+    found = list(in_two(lambda item: (item, os.getpid()), range(16)))
+    assert [item for item, _ in found] == list(range(16))
+    assert [len({pid for _, pid in found[start : start + 5]} - {PARENT}) for start in range(0, 16, 5)] == [1, 1, 1, 0]
+    assert len({pid for _, pid in found}) == 4
+
+
+def test_nothing_looks_for_garbage_meanwhile() -> None:
+    """A search would write to all objects, in either process, and so end the sharing of their memory."""
+    assert gc.isenabled()
+    assert list(in_two(lambda _: gc.isenabled(), range(5))) == [False] * 5
+    assert gc.isenabled()
 
 
 def test_an_early_end_ends_the_child() -> None:
