@@ -49,6 +49,9 @@ LOCALHOST_ACCEPTED = "kubeproxy_iptables_localhost_nodeports_accepted_packets_to
 NO_KUBE_PROXY = ("--kube-proxy-metrics", "http://192.0.2.1:10249")
 """An address without a route: rules of these tests drop connections to localhost, which doctor would wait for."""
 
+NO_AGENT = ("--agent-socket", "/proc/none/agent.sock")
+"""No agent's socket: tests of other files may run an agent of this machine."""
+
 Finding = dict[str, Any]
 
 
@@ -67,8 +70,7 @@ def setting(path: str, value: int) -> None:
 
 def diagnosis(*arguments: str | Path) -> dict[str, Any]:
     """The JSON output of doctor, which doesn't ask an agent of this machine."""
-    socket = ("--agent-socket", "/proc/none/agent.sock")
-    done = nftproxy("doctor", "--output", "json", "--node", "node-a", *socket, *arguments)
+    done = nftproxy("doctor", "--output", "json", "--node", "node-a", *NO_AGENT, *arguments)
     assert done.out, done.err
     said: dict[str, Any] = json.loads(done.out)
     matters = any(finding["severity"] != "note" for finding in said["findings"])
@@ -290,7 +292,7 @@ def test_a_config_map_on_standard_input() -> None:
     text = (
         f"apiVersion: v1\nkind: ConfigMap\ndata:\n  config.conf: |-\n{inner}  kubeconfig.conf: |-\n    apiVersion: v1\n"
     )
-    done = nftproxy("doctor", "--output", "json", "--config", "-", stdin=text)
+    done = nftproxy("doctor", "--output", "json", "--config", "-", *NO_AGENT, stdin=text)
     assert {"NFT604"} <= {each["code"] for each in json.loads(done.out)["findings"]}
 
 
@@ -719,7 +721,7 @@ def test_affinity(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(capabilities, "probe", lambda: capabilities.Probe(probed.capabilities, "it has died"))
     codes = {each["code"]: each for each in diagnosis()["findings"]}
     assert (codes["NFT310"]["severity"], seen(codes["NFT310"])) == ("note", "it has died")
-    lines = nftproxy("doctor").out.split("\n\n")
+    lines = nftproxy("doctor", *NO_AGENT).out.split("\n\n")
     brief = "note NFT310: Session affinity for IPv6 goes by a hash of the client's address: it has died"
     assert brief in lines, "in a paragraph of one line"
     assert not any(paragraph.startswith("note") for paragraph in lines[lines.index(brief) + 1 :]), "after all others"
@@ -870,7 +872,7 @@ def test_each_code_is_provoked() -> None:
 def test_text_for_people() -> None:
     """The text has each finding with evidence, consequence and remedy, then everything unseen, and a sum."""
     setting("ipv4/ip_forward", 0)
-    done: Done = nftproxy("doctor", "--node", "node-a")
+    done: Done = nftproxy("doctor", "--node", "node-a", *NO_AGENT)
     assert done.status == 1
     assert done.out.startswith(
         "node node-a: no service proxy's rules are here\n\nerror NFT624: The node doesn't forward"
@@ -883,7 +885,7 @@ def test_text_for_people() -> None:
 
 def test_without_rights_that_is_said(as_nobody: Run) -> None:
     """A user without permissions gets an answer that names each unseen thing, and status 1 only for findings."""
-    code = "import sys; sys.argv = ['nftproxy', 'doctor']\nfrom nftproxy.commands.cli import main\nmain()"
+    code = f"import sys; sys.argv = {['nftproxy', 'doctor', *NO_AGENT]}\nfrom nftproxy.commands.cli import main\nmain()"
     wrapped = f"try:\n    exec({code!r})\nexcept SystemExit as end: print('status', end.code)"
     text = as_nobody(wrapped)
     for what in ("other proxies' rules", "nftables' chains", "the rules of legacy iptables"):
