@@ -80,15 +80,13 @@ EndpointCounts = Counter[tuple[Family, str, Protocol]]
 
 def excess(service: Service, slices: Collection[EndpointSlice]) -> str:
     """The limit that a Service exceeds, in words.  "" if it exceeds none."""
-    addresses, node_ports = _addresses(service), sum([port.node_port > 0 for port in service.ports])
-    fronts = addresses * len(service.ports) + node_ports
+    fronts = _addresses(service) * len(service.ports) + sum(port.node_port > 0 for port in service.ports)
     if fronts > MAX_FRONTS:
         return f"its addresses and ports come to {fronts} fronts, and {MAX_FRONTS} are allowed"
     if len(service.source_ranges) > MAX_SOURCE_RANGES:
         return f"it has {len(service.source_ranges)} source ranges, and {MAX_SOURCE_RANGES} are allowed"
-    offered = sum([len(each.endpoints.states) * len(each.ports) for each in slices])
-    placed = offered if _is_plain(service, slices) else _most_placed(service, slices, offered, Protocol.TCP)
-    most = placed * (addresses + 1) * _copies(service)
+    offered = sum(len(each.endpoints.states) * len(each.ports) for each in slices)
+    most = _most_placed(service, slices, offered, Protocol.TCP) * (_addresses(service) + 1) * _copies(service)
     if most <= MAX_ROWS and offered <= MAX_ENDPOINTS:  # as with nearly every Service, with any port names
         return ""
     endpoints = _endpoints(slices)
@@ -173,17 +171,12 @@ def _of_timeout(service: Service) -> int:
     return ODD_TIMEOUT * len(families) * len(protocols) * lists
 
 
-def _is_plain(service: Service, slices: Collection[EndpointSlice]) -> bool:
-    """Whether no annotation makes several rows of an endpoint."""
-    return service.options is PLAIN and all(each.options is PLAIN_SLICE for each in slices)
-
-
 def _all_rows(service: Service, slices: Collection[EndpointSlice]) -> int:
     """The most rows of these endpoints at an address, for all ports together.
 
     A port without endpoints has an element in `no-endpoints` instead.
     """
-    if _is_plain(service, slices):
+    if service.options is PLAIN and all(each.options is PLAIN_SLICE for each in slices):
         rows = sum([len(each.endpoints.states) * len(each.ports) for each in slices])
     else:
         weights = [weight_of(each) for each in slices]
