@@ -32,7 +32,7 @@ from nftproxy.model.objects import Ignored
 from nftproxy.model.pods import Pods
 from nftproxy.model.settings import Capabilities, Config, Settings
 from nftproxy.pipeline import Pipeline
-from nftproxy.rules.renderer import Renderer
+from nftproxy.rules.renderer import TEMPLATE_NAMES, Renderer
 from nftproxy.sources.files import FileContents, Manifests, load_pods, merge
 from nftproxy.sources.files import load as load_files
 from nftproxy.templates_dir import template_texts
@@ -203,4 +203,4 @@ def renderer(directory: Path | None = None) -> Renderer:
     Raises:
         TemplateError: a template is missing, or doesn't parse.
     """
-    return Renderer(template_texts(directory))
+    return Renderer(template_texts(TEMPLATE_NAMES, directory))

@@ -1,5 +1,6 @@
 """The directories of nftproxy's templates, and the texts of the rule templates."""
 
+from collections.abc import Iterable
 from pathlib import Path
 
 _PACKAGE = Path(__file__).resolve().parent
@@ -20,6 +21,10 @@ def templates_dir() -> Path:
     return packaged if packaged.is_dir() else _PACKAGE.parent / "templates"
 
 
-def template_texts(directory: Path | None = None) -> dict[str, str]:
-    """Read the rule templates of a directory, by default nftproxy's own.  Return the texts by name."""
-    return {each.name: each.read_text() for each in sorted((directory or templates_dir()).glob("*.nft.j2"))}
+def template_texts(names: Iterable[str], directory: Path | None = None) -> dict[str, str]:
+    """Read these templates in a directory, by default in nftproxy's own.  Return the texts of those that exist.
+
+    Other files there are left alone: a name such as `.#table.nft.j2` may be an editor's lock.
+    """
+    where = directory or templates_dir()
+    return {name: (where / name).read_text() for name in names if (where / name).exists()}

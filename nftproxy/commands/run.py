@@ -16,8 +16,8 @@ import platform
 import resource
 import sys
 import threading
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 import click
@@ -44,7 +44,7 @@ from nftproxy.kernel.process_resources import (
 from nftproxy.logs import warn, warn_of
 from nftproxy.model.addresses import FAMILY_NAMES, Family
 from nftproxy.model.codes import Code
-from nftproxy.model.errors import TemplateError, Unavailable
+from nftproxy.model.errors import Unavailable
 from nftproxy.model.settings import Config, Settings
 from nftproxy.sources.config_documents import write_config
 from nftproxy.sources.config_file import HANDED_OVER, ConfigFile
@@ -56,8 +56,6 @@ log = logging.getLogger("nftproxy")
 NAME = "nftproxy"
 VERSION_TEXT = f"{NAME} v{__version__}"
 """The output of --version: a name and a version, as in "Kubernetes v1.36.2"."""
-
-CompileTemplates = Callable[[dict[str, str]], dict[str, bytes]]
 
 CHILDREN = 4
 """Calls in child processes at the start: the probe of libnftables, the templates, the missing features, and the first
@@ -185,18 +183,18 @@ def _run_agent(
     share_a_heap()
     take_short_turns()
     raise_file_limit()
-    texts = template_texts(templates)
     with ThreadPoolExecutor() as pool:
-        pool.submit(probe)
-        # While one child process probes libnftables, and another compiles the templates, this process imports the rest,
-        # half of all imports.
-        from nftproxy.rules.renderer import Renderer
+        # One child process probes libnftables, and another compiles the templates.  Meanwhile this process imports the
+        # rest, half of all imports.
+        probing = pool.submit(probe)
+        from nftproxy.rules.renderer import TEMPLATE_NAMES, Renderer
         from nftproxy.rules.template_code import TemplateCode, compile_templates
 
-        compiling = pool.submit(_in_child_if_possible, compile_templates, texts)
+        texts = template_texts(TEMPLATE_NAMES, templates)
+        compiling = pool.submit(in_child, compile_templates, texts)
         from nftproxy.agent.daemon import run_agent
         from nftproxy.pipeline import Pipeline
-    found = probe()
+    found = probing.result()
     if found.reason:
         warn(
             Code.AFFINITY_BY_HASH,
@@ -212,17 +210,17 @@ def _run_agent(
             "this kernel's nftables has no %(family)s: its Services are not served",
             family=FAMILY_NAMES[family],
         )
-    renderer = Renderer(texts, TemplateCode(compiling.result()))
+    renderer = Renderer(texts, TemplateCode(_code_of(compiling)))
     pipeline = Pipeline(node, Settings(config, found.capabilities), renderer, families, in_two)
     threading.Thread(target=_report_missing_features, daemon=True).start()  # nothing waits for it
     return asyncio.run(run_agent(pipeline, file, source, api_servers))
 
 
-def _in_child_if_possible(compile_templates: CompileTemplates, texts: dict[str, str]) -> dict[str, bytes]:
-    """Compile templates in a child process.  If that fails, return nothing: this process then tries for itself."""
+def _code_of(compiling: Future[dict[str, bytes]]) -> dict[str, bytes]:
+    """Return the templates' byte code.  Without a child process there is none, and this process compiles them."""
     try:
-        return in_child(compile_templates, texts)
-    except (TemplateError, Unavailable):
+        return compiling.result()
+    except Unavailable:
         return {}
 
 

@@ -27,8 +27,8 @@ Result = TypeVar("Result")
 FORKED = (False, True, False, True, True)
 """The items of five that the fork maps.  It has more of them, as this process also takes in all results."""
 OF_A_FORK = 50
-"""Items that are mapped with one fork.  A fork's memory grows with each item, as caches do, and as it writes to objects
-that it shares with this process."""
+"""The items after which a new fork takes over.  A fork's memory grows with each item: its caches grow, and it writes to
+objects whose memory it shared with this process."""
 AHEAD = 2**20
 """Bytes of results that the fork may be ahead: the most that any process may ask of a pipe (pipe(7))."""
 

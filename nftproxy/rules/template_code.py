@@ -1,6 +1,6 @@
 """The byte code of templates, which another process may have made.
 
-Jinja takes 60 ms to compile our templates, a fifth of an agent's start in a small cluster.  So a child process compiles
+Jinja takes 60 ms to compile our templates, a sixth of an agent's start in a small cluster.  So a child process compiles
 them while the agent imports its modules.
 """
 
@@ -37,7 +37,7 @@ class TemplateCode(jinja2.BytecodeCache):
 
 
 def compile_templates(templates: Mapping[str, str]) -> dict[str, bytes]:
-    """Compile templates, and return what a `TemplateCode` is made of.
+    """Compile templates.  Return their byte code, for a `TemplateCode`.
 
     Raises:
         TemplateError: a template is missing or doesn't parse.

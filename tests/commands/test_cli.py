@@ -283,6 +283,14 @@ def test_templates_can_be_given(web: Path, templates: Path) -> None:
     assert "@fronts counter drop comment" in render(web, "--templates", templates).out
 
 
+def test_other_files_beside_templates_are_left_alone(web: Path, templates: Path) -> None:
+    """An editor's lock, which is a link to nothing, and files of any other name do no harm."""
+    (templates / f".#{TABLE_TEMPLATE}").symlink_to("somebody@nowhere")
+    (templates / "old.nft.j2").write_bytes(b"\xff")
+    done = render(web, "--templates", templates)
+    assert (done.status, done.out) == (0, render(web).out)
+
+
 @pytest.mark.parametrize("name", TEMPLATE_NAMES)
 def test_a_missing_template_is_named(web: Path, templates: Path, name: str) -> None:
     """A directory that lacks a template is no directory of templates."""

@@ -55,7 +55,7 @@ from nftproxy.model.objects import (
 from nftproxy.model.settings import Capabilities, Config, DetectLocalMode, NodePortAddresses, Settings
 from nftproxy.pipeline import Pipeline
 from nftproxy.policy.claims import Claim
-from nftproxy.rules.renderer import Renderer
+from nftproxy.rules.renderer import TEMPLATE_NAMES, Renderer
 from nftproxy.rules.ruleset import Element, Generation, NftKind
 from nftproxy.rules.transaction import Container, Difference, Installed, Transaction
 from nftproxy.templates_dir import template_texts
@@ -232,7 +232,7 @@ def settings(*, wide_maps: bool = True, **tweaks: Any) -> Settings:
 @functools.cache
 def templates() -> Mapping[str, str]:
     """The texts of the project's templates, by name."""
-    return template_texts()
+    return template_texts(TEMPLATE_NAMES)
 
 
 @functools.cache

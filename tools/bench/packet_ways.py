@@ -20,7 +20,7 @@ from nftproxy.kernel.conntrack.connection_counts import offloaded_connections
 from nftproxy.kernel.nfnetlink.flowtable import follow_interfaces
 from nftproxy.model.addresses import FAST_PATH_TABLE, Family
 from nftproxy.policy.facts import FastPathFacts
-from nftproxy.rules.renderer import Renderer
+from nftproxy.rules.renderer import TEMPLATE_NAMES, Renderer
 from nftproxy.templates_dir import template_texts, templates_dir
 from nftproxy.trace.links import add_addresses, join
 from tests.support.factories import pipeline, service, slice_of
@@ -31,7 +31,9 @@ KUBE_PROXY = CHECKOUT / "examples" / "migrate" / "nftables.nft"
 """The rules of kube-proxy: its Service has the addresses of `Kind` in IPv4."""
 
 FAST = (
-    Renderer(template_texts()).fast_path(FastPathFacts(f"inet {FAST_PATH_TABLE}", "ct status assured", packets=1)).text
+    Renderer(template_texts(TEMPLATE_NAMES))
+    .fast_path(FastPathFacts(f"inet {FAST_PATH_TABLE}", "ct status assured", packets=1))
+    .text
 )
 BATCH, BATCHES = 100, 4
 """Packets in a system call, which the kernel carries in turn, and calls in a burst of about 2 milliseconds."""
@@ -178,7 +180,7 @@ def ours(kind: Kind, templates: Path) -> str:
             family=Family.IPV6 if kind.is_ipv6 else Family.IPV4,
         ),
         *others,
-        renderer=Renderer(template_texts(templates)),
+        renderer=Renderer(template_texts(TEMPLATE_NAMES, templates)),
     )
     return made.full_transaction({}).text
 

@@ -27,7 +27,7 @@ from enum import IntEnum
 from typing import TypeGuard
 
 from nftproxy.agent.reporting.sync_reporter import SyncReporter
-from nftproxy.agent.sync.piecewise_load import LONGEST, PiecewiseLoad
+from nftproxy.agent.sync.piecewise_load import PIECE, PiecewiseLoad
 from nftproxy.agent.sync.quarantine import Quarantine
 from nftproxy.kernel.async_kernel import AsyncKernel
 from nftproxy.kernel.child_process import ChildDied
@@ -400,7 +400,7 @@ def _differs_much(found: Installed | None) -> TypeGuard[Installed]:
     """True if a single transaction with the differences of a table would be long."""
     differences = found.differences.values() if found else ()
     elements = itertools.chain.from_iterable((*each.surplus, *each.missing) for each in differences)
-    return sum(len(each.text) for each in elements) > LONGEST
+    return sum(len(each.text) for each in elements) > PIECE
 
 
 def _since(generation: int, commits: Sequence[Commit], installed: Iterable[Installed | None]) -> Commit:

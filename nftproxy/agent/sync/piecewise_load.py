@@ -30,9 +30,8 @@ from nftproxy.rules.transaction import Commit, Transaction, delete_transaction, 
 PIECE = 512 * 1024
 """Characters of a piece, some 11,600 elements: a piece of this size is sent.
 
-At the end of each transaction, of any size, the kernel waits some 15 ms for all processors."""
-LONGEST = PIECE
-"""A longer transaction is cut into small pieces, which are gathered again: a single Service port may come to 5 MB."""
+A longer transaction is cut into small pieces, which are gathered again: a single Service port may come to 5 MB.  At the
+end of each transaction, of any size, the kernel waits some 15 ms for all processors."""
 
 
 class PiecewiseLoad:
@@ -118,4 +117,4 @@ class PiecewiseLoad:
 
 
 def _split(made: Transaction) -> list[Transaction]:
-    return [made] if len(made.text) <= LONGEST else pieces_of(made)
+    return [made] if len(made.text) <= PIECE else pieces_of(made)

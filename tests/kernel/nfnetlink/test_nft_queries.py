@@ -18,7 +18,7 @@ from tests.support.factories import IPV4, IPV6
 
 pytestmark = pytest.mark.usefixtures("namespace")
 
-UNKNOWN_PROTOCOL = 31  # of netlink, whose protocols end at 22
+UNKNOWN_PROTOCOL = 31  # netlink's protocols end at 22
 DECNET = 12  # NFPROTO_DECNET, which nftables has never had
 
 
