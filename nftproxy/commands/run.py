@@ -87,6 +87,7 @@ def _boolean(name: str, purpose: str) -> Decorator:
 )
 @click.option(
     "--api-server",
+    "--master",
     "api_servers",
     multiple=True,
     help="Another address of the API server, for a node on which its ClusterIP is not served yet.",
@@ -134,7 +135,7 @@ def run_command(
     elif _is_true(init_only, "init-only"):
         sysctl.set_up_node(config)
     else:
-        _run(config, file, templates, source, [*api_servers, *filter(None, [given.get("master")])])
+        _run(config, file, templates, source, api_servers)
 
 
 def _texts(flags: dict[str, str | tuple[str, ...] | None]) -> dict[str, str]:

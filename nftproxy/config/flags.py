@@ -131,7 +131,6 @@ OTHER_FLAGS = (
     Flag("log-file-max-size", "", _number, _ONE_LOG),
     Flag("logtostderr", "", truth, _ONE_LOG),
     Flag("machine-id-file", "", str, _NO_MACHINE),
-    Flag("master", "", str, "this address is tried beside the kubeconfig's, as with --api-server"),
     Flag("metrics-port", "", _number, "metrics are served at --metrics-bind-address"),
     Flag("one-output", "", truth, _ONE_LOG),
     Flag("skip-headers", "", truth, _ONE_LOG),

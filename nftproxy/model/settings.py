@@ -22,7 +22,7 @@ AGENT_SOCKET = "/run/nftproxy/agent.sock"
 
 ELEMENT_BUDGET = 600_000
 """The default budget of elements of all Services together (policy/budget.py).  100,000 Services of two endpoints have
-500,000.  docs/limits.md has the memory of an element."""
+500,000.  docs/limits.md has the memory of an agent at this budget."""
 
 
 class DetectLocalMode(Enum):

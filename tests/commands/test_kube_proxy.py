@@ -143,7 +143,6 @@ WITHOUT_EFFECT = {
     "--boot-id-file=/f": "nftproxy doesn't need to identify the machine",
     "--healthz-port=1": "health is served at --healthz-bind-address",
     "--machine-id-file=/f": "nftproxy doesn't need to identify the machine",
-    "--master=https://m": "this address is tried beside the kubeconfig's, as with --api-server",
     "--metrics-port=2": "metrics are served at --metrics-bind-address",
 } | {flag: text for text, flags in ALIKE.items() for flag in flags.split()}
 """Flags without effect, each with its only warning.  --proxy-mode needs none here."""

@@ -14,6 +14,7 @@ quick.py      the assertions of CI
 
 These run by themselves, as `python -m tools.bench.NAME`: bounds.py (objects at their limits and beyond), counts.py
 (counting connections), forwarding.py (node ports at localhost), outages.py (an API server that goes and comes back),
-packets.py (established flows), paper.py (5,000 nodes), silence.py (the death of a node),
-fates.py (the death and replacement of pods).
+packets.py and throughput.py (established flows), paper.py (5,000 nodes), silence.py (the death of a node), fates.py
+(the death and replacement of pods), limits.py (clusters at the element budget), fairness.py (a Service that changes
+all the time), least_connections.py (waiting times by algorithm).
 """

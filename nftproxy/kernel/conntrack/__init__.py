@@ -1,1 +1,1 @@
-"""Connection tracking: sweeps of stale UDP flows, lookups, settings."""
+"""Connection tracking: sweeps of stale flows, connections without an answer, and counts of connections."""
