@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import http.client
+import io
 import os
 import socket
 import struct
@@ -109,7 +110,7 @@ class AgentClient(NamedTuple):
             response = connection.getresponse()
             if response.status != 200:
                 raise self._error(response.status, response.read().decode(errors="replace"), connection.process)
-            yield from response
+            yield from io.BufferedReader(response)  # an HTTPResponse itself takes a broken-off answer for complete
 
     @contextlib.contextmanager
     def _failures(self, connection: _AgentConnection) -> Iterator[None]:

@@ -105,11 +105,10 @@ def print_article(context: click.Context, _parameter: click.Parameter, value: st
     return value
 
 
-def _wrapped(text: str, width: int, indent: str = "") -> str:
+def _wrapped(text: str, width: int) -> str:
     return textwrap.fill(
         text,
         width,
-        subsequent_indent=indent,
         break_long_words=False,
         break_on_hyphens=False,
         fix_sentence_endings=True,

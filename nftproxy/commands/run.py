@@ -13,7 +13,6 @@ import itertools
 import logging
 import os
 import platform
-import resource
 import sys
 import threading
 from collections.abc import Sequence
@@ -36,6 +35,7 @@ from nftproxy.kernel.in_two import in_two
 from nftproxy.kernel.libnftables import Kernel
 from nftproxy.kernel.nfnetlink import nft_queries
 from nftproxy.kernel.process_resources import (
+    allowed_files,
     collect_garbage_rarely,
     raise_file_limit,
     share_a_heap,
@@ -231,7 +231,7 @@ def _execute_again() -> None:
     Of its open files only the agents' lock and the checked content of the configuration file stay.
     """
     kept = sorted(int(os.environ[name]) for name in (INHERITED, HANDED_OVER) if name in os.environ)
-    for before, after in itertools.pairwise([2, *kept, resource.getrlimit(resource.RLIMIT_NOFILE)[0]]):
+    for before, after in itertools.pairwise([2, *kept, allowed_files()]):
         os.closerange(before + 1, after)
     os.execv(sys.executable, sys.orig_argv)
 

@@ -11,10 +11,14 @@ def printable(text: str) -> str:
     return text if text.isprintable() else repr(text)[1:-1]
 
 
-def first_of(texts: Sequence[str], most: int = 3) -> str:
+SHOWN = 3
+"""Texts that a list in words shows."""
+
+
+def first_of(texts: Sequence[str]) -> str:
     """Return the first few texts as a list in words, with the number of the rest."""
-    rest = len(texts) - most
-    return ", ".join(map(printable, texts[:most])) + (f" and {rest} more" if rest > 0 else "")
+    rest = len(texts) - SHOWN
+    return ", ".join(map(printable, texts[:SHOWN])) + (f" and {rest} more" if rest > 0 else "")
 
 
 @functools.lru_cache(maxsize=16384)

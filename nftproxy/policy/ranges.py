@@ -22,9 +22,6 @@ STRIDE = 4
 WIDTH = {Family.IPV4: 32, Family.IPV6: 128}
 """Bits of an address."""
 
-MAX_KEYS = 1 << (STRIDE - 1)
-"""The most keys of a range."""
-
 _BETWEEN = " . "
 EVERY_SOURCE = {Family.IPV4: "0.0.0.0 . 0", Family.IPV6: ":: . 0"}
 """The key of the range with all sources."""

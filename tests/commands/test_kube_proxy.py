@@ -147,7 +147,7 @@ WITHOUT_EFFECT = {
 } | {flag: text for text, flags in ALIKE.items() for flag in flags.split()}
 """Flags without effect, each with its only warning.  --proxy-mode needs none here."""
 
-ELSEWHERE = {"cleanup", "config", "help", "init-only", "version", "write-config-to"}
+ELSEWHERE = {"cleanup", "config", "help", "init-only", "master", "version", "write-config-to"}
 """Flags that tests of their own try."""
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shutil
+import subprocess
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -92,6 +93,17 @@ def test_a_chain_that_others_use_is_kept(tool: str) -> None:
     after = saved(tool)
     assert clean("iptables") == []
     assert saved(tool) == after
+
+
+@pytest.mark.usefixtures("node")
+@each_tool
+def test_a_comment_of_others_may_have_any_bytes(tool: str) -> None:
+    """A rule whose comment isn't UTF-8 is no obstacle, and stays."""
+    restore(tool, IPTABLES_MODE)
+    rule = (tool, "-A", "INPUT", "-m", "comment", "--comment", b"caf\xe9")
+    subprocess.run(rule, check=True)
+    assert len(clean("iptables")) == 3
+    assert b"caf\xe9" in subprocess.run(f"{tool}-save", capture_output=True, check=True).stdout
 
 
 @pytest.mark.usefixtures("node")

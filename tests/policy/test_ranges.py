@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from nftproxy.model.addresses import Family, Network
 from nftproxy.model.events import Put
 from nftproxy.model.objects import EndpointSlice, Service
-from nftproxy.policy.ranges import MAX_KEYS, WIDTH, networks_of, range_keys, source_lengths
+from nftproxy.policy.ranges import STRIDE, WIDTH, networks_of, range_keys, source_lengths
 from nftproxy.rules.ruleset import NftKind
 from tests.support.factories import IPV4, pipeline, service, slice_of
 
@@ -48,7 +48,7 @@ def test_a_source_is_found_as_in_the_ranges(family: Family, data: st.DataObject)
         for number, length in data.draw(st.lists(st.tuples(near, lengths), max_size=20))
     ]
     keys = range_keys(networks)
-    assert len(keys) <= MAX_KEYS * len(networks)
+    assert len(keys) <= (1 << (STRIDE - 1)) * len(networks)
     assert len(set(keys)) == len(keys)
     source = ip_address(data.draw(near).to_bytes(WIDTH[family] // 8, "big"))
     asked = [f"{_cut(int(source), family, expression)} . {length}" for expression, length in source_lengths(family)]

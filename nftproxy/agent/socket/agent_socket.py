@@ -31,7 +31,7 @@ _JSON_LINES = {"Content-Type": "application/x-ndjson"}
 _TEXT = {"Content-Type": "text/plain; charset=utf-8"}
 
 QueryHandler = Callable[[Mapping[str, str]], AsyncIterator[bytes]]
-"""Answers a request with some parameters, piece by piece, or raises NftproxyError before the first piece."""
+"""Answers a request with some parameters, piece by piece, or raises NftproxyError."""
 
 
 class AgentSocket:
@@ -116,8 +116,12 @@ async def _answer(pieces: AsyncIterator[bytes]) -> HttpResponse:
 
     async def whole() -> AsyncGenerator[bytes]:
         yield first
-        async for piece in pieces:
-            yield piece
+        try:
+            async for piece in pieces:
+                yield piece
+        except NftproxyError as error:
+            warn(error.code, "an answer breaks off: %(reason)s", reason=error)
+            raise ConnectionAbortedError from error  # without the end of the answer the asking command knows
 
     return HttpResponse(200, _JSON_LINES, whole())
 

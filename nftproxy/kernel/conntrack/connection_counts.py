@@ -110,10 +110,10 @@ def _packed_place(place: Place) -> bytes:
     return socket.inet_pton(FAMILY_NUMBER[family_of(place.address)], place.address) + place.port.to_bytes(2, "big")
 
 
-def offloaded_connections(rest: Callable[[float], object] = time.sleep) -> int:
-    """Count the connections of this network namespace that a flowtable forwards.  Arguments and errors as above."""
+def offloaded_connections() -> int:
+    """Count the connections of this network namespace that a flowtable forwards.  Errors as above."""
     try:
-        return sum(len(_OFFLOADED.findall(answer)) for answer in _answers(rest))
+        return sum(len(_OFFLOADED.findall(answer)) for answer in _answers(time.sleep))
     except OSError as error:
         raise Unavailable(f"conntrack can't be read: {error.strerror or error}") from error
 

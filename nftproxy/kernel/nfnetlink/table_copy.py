@@ -14,7 +14,7 @@ import itertools
 import socket
 from typing import NamedTuple
 
-from nftproxy.kernel.nfnetlink.nft_queries import generation, table_comment, tables
+from nftproxy.kernel.nfnetlink.nft_queries import FAMILIES, generation, table_comment, tables
 from nftproxy.kernel.nfnetlink.sockets import BUFFER_SIZE, SO_SNDBUFFORCE, bodies, open_socket
 from nftproxy.model.addresses import FAST_PATH_TABLE, TABLE, Family
 from nftproxy.model.errors import Unavailable
@@ -56,8 +56,6 @@ CMP_OPERATION, CMP_DATA, NOT_EQUAL = 2, 3, 1  # NFTA_CMP_OP, NFTA_CMP_DATA, NFT_
 
 OBJECT_ATTRIBUTES = frozenset({1, 2, 3, 4})  # table, name, type, data: a counter, quota or limit with a name
 NEW_OBJECT, GET_OBJECT = 18, 19  # NFT_MSG_NEWOBJ, NFT_MSG_GETOBJ
-OTHER_FAMILIES = {"inet": 1, **{family.value: number for family, number in FAMILY_NUMBER.items()}}
-"""The families of other programs' tables that can be copied: a chain of netdev belongs to a device of the real node."""
 
 
 class TableCopy(NamedTuple):
@@ -96,6 +94,8 @@ def read_table(family: Family) -> TableCopy | None:
 def read_other_tables() -> list[TableCopy]:
     """Return copies of all other programs' tables of inet, ip and ip6, in the network namespace of this thread.
 
+    A chain of netdev belongs to a device of the real node, so it can't be copied.
+
     Raises:
         Unavailable: the kernel does not answer, or the tables keep changing.
     """
@@ -103,9 +103,9 @@ def read_other_tables() -> list[TableCopy]:
         before = generation()
         titles = [title.partition(" ")[::2] for title in tables()]
         found = [
-            _try_to_read(family, OTHER_FAMILIES[family], name)
+            _try_to_read(family, FAMILIES[family], name)
             for family, name in titles
-            if family in OTHER_FAMILIES and name not in (TABLE, FAST_PATH_TABLE)
+            if name not in (TABLE, FAST_PATH_TABLE)
         ]
         if generation() == before and None not in found:
             return [copy for copy in found if copy is not None]

@@ -89,7 +89,15 @@ def run(command: list[str], text: str = "") -> str:
     """
     name = Path(command[0]).name
     try:
-        done = subprocess.run(command, input=text, capture_output=True, text=True, check=False, timeout=LONGEST)
+        done = subprocess.run(
+            command,
+            input=text,
+            capture_output=True,
+            text=True,
+            errors="surrogateescape",  # comments may have any bytes, and `restore` must write the same
+            check=False,
+            timeout=LONGEST,
+        )
     except subprocess.TimeoutExpired as error:
         raise Unavailable(f"{name}: no answer in {LONGEST:.0f} s") from error
     if done.returncode:

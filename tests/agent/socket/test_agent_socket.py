@@ -45,12 +45,26 @@ async def endless(_query: Mapping[str, str]) -> AsyncIterator[bytes]:
         yield b"x" * 4096 + b"\n"
 
 
+async def breaking_off(_query: Mapping[str, str]) -> AsyncIterator[bytes]:
+    """The kernel doesn't answer any more, after the first line."""
+    yield b'{"kind": "Quarantined", "namespace": "shop", "service": "web", "family": "IPv4", "why": "refused"}\n'
+    if QUESTIONS:
+        raise Unavailable("no permission any more")
+
+
 async def older(_query: Mapping[str, str]) -> AsyncIterator[bytes]:
     """An answer without the fields of this version."""
     yield b'{"kind": "end"}\n'
 
 
-QUESTIONS = {"/fine": fine, "/bad": bad, "/failing": failing, "/endless": endless, "/v1/services": older}
+QUESTIONS = {
+    "/fine": fine,
+    "/bad": bad,
+    "/failing": failing,
+    "/endless": endless,
+    "/v1/services": older,
+    "/v1/quarantined": breaking_off,
+}
 
 
 def ask(path: Path, question: str, **query: str) -> asyncio.Task[list[bytes]]:
@@ -88,6 +102,22 @@ def test_an_answer_of_another_version(tmp_path: Path) -> None:
                     await asyncio.to_thread(asking)
 
     asyncio.run(scenario())
+
+
+def test_an_answer_that_breaks_off(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A listing without its end is no answer, though it broke off between two lines, and the log says the reason."""
+
+    async def scenario() -> None:
+        path = tmp_path / "agent.sock"
+        async with AgentSocket(str(path), QUESTIONS):
+            agent = AgentClient(str(path), 10)
+            with pytest.raises(NoAnswer, match="has ended the connection"):
+                await asyncio.to_thread(lambda: agent.listing("quarantined"))
+
+    asyncio.run(scenario())
+    assert [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING] == [
+        "an answer breaks off: no permission any more"
+    ]
 
 
 def test_only_queries_are_accepted(tmp_path: Path) -> None:
