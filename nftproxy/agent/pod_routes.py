@@ -7,13 +7,14 @@ kernel look for a route, and sends nothing.
 from __future__ import annotations
 
 import errno
+import ipaddress
 import itertools
 import os
 import socket
 from collections.abc import Iterable, Sequence
 
 from nftproxy.agent.tcp import socket_family
-from nftproxy.model.addresses import Address, Family, Network, contains, family_of
+from nftproxy.model.addresses import Address, Family, Network, family_of
 from nftproxy.model.objects import EndpointSlice
 
 MOST_SLICES = 100
@@ -33,9 +34,14 @@ def sample(slices: Iterable[EndpointSlice], ranges: Sequence[Network]) -> list[A
     for part in itertools.islice(slices, MOST_SLICES):
         for endpoint in itertools.islice(part.endpoints, MOST_OF_A_SLICE):
             key = _node_range(endpoint.address)
-            if key not in chosen and endpoint.ready and any(contains(each, endpoint.address) for each in ranges):
+            if key not in chosen and endpoint.ready and _is_within(ranges, endpoint.address):
                 chosen[key] = endpoint.address
     return sorted(chosen.values())[:MOST_TRIED]
+
+
+def _is_within(ranges: Sequence[Network], address: Address) -> bool:
+    parsed = ipaddress.ip_address(address)
+    return any(parsed in each for each in ranges)
 
 
 def unrouted(addresses: Iterable[Address]) -> dict[Address, str]:
