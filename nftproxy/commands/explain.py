@@ -12,7 +12,14 @@ import msgspec
 
 from nftproxy.commands.agent_client import LIVE, AgentClient
 from nftproxy.commands.articles import print_article
-from nftproxy.commands.offline import OFFLINE_IF_ANY, OFFLINE_ONLY, PATHS_IF_ANY, offline_cluster, refuse_given
+from nftproxy.commands.offline import (
+    OFFLINE_IF_ANY,
+    OFFLINE_ONLY,
+    PATHS_IF_ANY,
+    Cluster,
+    offline_cluster,
+    refuse_given,
+)
 from nftproxy.commands.output import json_text
 from nftproxy.explanation.answer import Explanation
 from nftproxy.explanation.expected import missing_chains, with_kernel
@@ -23,6 +30,7 @@ from nftproxy.kernel.nfnetlink.elements import ElementLookup
 from nftproxy.kernel.nfnetlink.nft_queries import hooked_chains, tables
 from nftproxy.kernel.nfnetlink.table_copy import read_other_tables, read_table
 from nftproxy.kernel.others.xtables import legacy_tables
+from nftproxy.library import Cluster
 from nftproxy.model.addresses import Family
 from nftproxy.trace.text import text as trace_text
 from nftproxy.trace.tracing import OTHERS, ROUTES, Trace, trace_beside, trace_plan
@@ -91,31 +99,38 @@ def explain_command(
     if wants_picture and (wants_trace or output != "text"):
         raise click.UsageError("--svg is an output of its own, without --trace and --output")
     question = Question(parse_to(to), parse_source(source) if source else None)
-    if not paths:
+    if paths:
+        if not options["node"]:
+            raise click.UsageError("with PATHS give --node NAME, too: the node that the rules are for")
+        cluster = offline_cluster(paths, with_pods=True, **options)
+        explanation = _of_manifests(cluster, question, kernel)
+        traced = _traced_manifests(cluster, question, kernel) if wants_trace else None
+    else:
         refuse_given(("node", *OFFLINE_ONLY), "needs PATHS: without PATHS the agent answers for its own node")
         agent = AgentClient(agent_socket, timeout)
         asked = {"to": to, "from": source or ""}
         explanation = agent.get(Explanation, "/v1/explain", **asked)
         traced = _traced_kernel(agent.get(Plan, "/v1/packets", **asked), Family) if wants_trace else None
-        _show(explanation, traced, True, output, wants_picture=wants_picture)
-        return
-    if not options["node"]:
-        raise click.UsageError("with PATHS give --node NAME, too: the node that the rules are for")
-    cluster = offline_cluster(paths, with_pods=True, **options)
+    _show(explanation, traced, kernel or not paths, output, wants_picture=wants_picture)
+
+
+def _of_manifests(cluster: Cluster, question: Question, kernel: bool) -> Explanation:
+    """Explain a connection by manifests, with `kernel` beside the elements and chains of this machine."""
     explanation = cluster.explain(question.to, question.source)
+    if not kernel:
+        return explanation
+    with ElementLookup() as elements:
+        explanation = with_kernel(explanation, elements.find)
+    missing = missing_chains(cluster.pipeline, explanation, hooked_chains)
+    return msgspec.structs.replace(explanation, missing_chains=missing)
+
+
+def _traced_manifests(cluster: Cluster, question: Question, kernel: bool) -> _Traces:
+    """Trace packets of manifests, through a copy of their rules, or with `kernel` of this machine's."""
+    packets = plan(cluster.pipeline, question, cluster.manifests.pods)
     if kernel:
-        with ElementLookup() as elements:
-            explanation = with_kernel(explanation, elements.find)
-        missing = missing_chains(cluster.pipeline, explanation, hooked_chains)
-        explanation = msgspec.structs.replace(explanation, missing_chains=missing)
-    pipeline, pods = cluster.pipeline, cluster.manifests.pods
-    traced = None
-    if wants_trace and kernel:
-        traced = _traced_kernel(plan(pipeline, question, pods), pipeline.generations)
-    elif wants_trace:
-        traces = trace_plan(plan(pipeline, question, pods), pipeline.full_transaction({}))
-        traced = traces, (OTHERS, ROUTES)
-    _show(explanation, traced, kernel, output, wants_picture=wants_picture)
+        return _traced_kernel(packets, cluster.pipeline.generations)
+    return trace_plan(packets, cluster.pipeline.full_transaction({})), (OTHERS, ROUTES)
 
 
 def _show(explanation: Explanation, traced: _Traces | None, kernel: bool, output: str, *, wants_picture: bool) -> None:
