@@ -16,7 +16,6 @@ from nftproxy.commands.offline import (
     OFFLINE_IF_ANY,
     OFFLINE_ONLY,
     PATHS_IF_ANY,
-    Cluster,
     offline_cluster,
     refuse_given,
 )

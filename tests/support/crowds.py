@@ -93,6 +93,15 @@ class Crowd:
         return self.put_endpoints(other, *self.slices[other].endpoints, *copied)
 
 
+    def carry(self, at: int, number: int) -> list[Event]:
+        """Copy an endpoint to the next slice, and change its own slice too, which still has it."""
+        had = list(self.slices[at].endpoints)
+        first = number % max(1, len(had))
+        events = self.put_endpoints(at, *had, self.newcomer())
+        other = (at + 1) % len(self.slices)
+        return events + self.put_endpoints(other, *self.slices[other].endpoints, *had[first : first + 1])
+
+
 CHANGES: dict[str, Callable[[Crowd, int, int], list[Event]]] = {
     "gone": lambda crowd, at, number: crowd.endpoint(at, number, lambda _: []),
     "come": lambda crowd, at, number: crowd.endpoint(at, number, lambda each: [each, crowd.newcomer()]),
@@ -113,6 +122,7 @@ CHANGES: dict[str, Callable[[Crowd, int, int], list[Event]]] = {
     "no hints": lambda crowd, _, __: crowd.everywhere(zone_hints=None, node_hints=None),
     "nobody ready": lambda crowd, _, __: crowd.everywhere(ready=False, terminating=True),
     "ghost": lambda crowd, at, number: crowd.ghost(at, number),
+    "carried": lambda crowd, at, number: crowd.carry(at, number),
     "twice": lambda crowd, at, number: crowd.endpoint(at, number, lambda each: [each, each]),
     "turned": lambda crowd, at, _: crowd.put_endpoints(at, *reversed(list(crowd.slices[at].endpoints))),
     "emptied": lambda crowd, at, _: crowd.put_endpoints(at),
@@ -124,7 +134,7 @@ CHANGES: dict[str, Callable[[Crowd, int, int], list[Event]]] = {
 }
 """All changes, by name."""
 
-OFTEN = ("gone", "come", "replaced", "unready", "draining", "moved")
+OFTEN = ("gone", "come", "replaced", "unready", "draining", "moved", "carried")
 
 steps = st.lists(
     st.tuples(st.sampled_from(OFTEN) | st.sampled_from(sorted(CHANGES)), st.integers(0, 9), st.integers(0, 999)),

@@ -156,8 +156,11 @@ class _CachedChoice:
 
     def _has_updated(self, slices: dict[tuple[int, int], EndpointSlice], endpoints: ServiceEndpoints) -> bool:
         """Judge the endpoints that have changed.  False if all endpoints must be decided anew."""
-        was = _entries((number, self._slices[each, number]) for each, number in self._slices.keys() - slices.keys())
-        now = _entries((number, slices[each, number]) for each, number in slices.keys() - self._slices.keys())
+        gone, come = self._slices.keys() - slices.keys(), slices.keys() - self._slices.keys()
+        was = _entries((number, self._slices[each, number]) for each, number in gone)
+        now = _entries((number, slices[each, number]) for each, number in come)
+        if len(now) < sum(len(slices[key].endpoints.states) for key in come):
+            return False  # an endpoint is in two of these slices
         for address, _, number, _ in was - now:
             self._remove(Place(address, number))
         added = [endpoints.candidate(*entry) for entry in now - was]

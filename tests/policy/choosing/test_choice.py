@@ -55,8 +55,9 @@ def test_the_choice_is_that_without_a_cache(count: int, history: list[tuple[str,
         [("twice", 0, 3), ("gone", 0, 3)],
         [("ghost", 0, 3), ("gone", 1, 50)],
         [("gone", 0, 3), ("twice", 0, 4), ("gone", 0, 4)],
+        [("carried", 0, 3), ("gone", 0, 3)],
     ],
-    ids=["other zone", "no zone", "twice in a slice", "in two slices", "comes twice"],
+    ids=["other zone", "no zone", "twice in a slice", "in two slices", "comes twice", "carried to another slice"],
 )
 def test_a_cached_choice_is_dropped_when_it_no_longer_holds(steps: list[tuple[str, int, int]]) -> None:
     """Another zone of the node and an address that is there twice take a choice from nothing, as when they end."""
