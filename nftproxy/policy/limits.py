@@ -36,7 +36,7 @@ of endpoints count (placement.py), at their most.
 
 A Service of 5,000 endpoints with one port, two ClusterIPs, an address of a load balancer and a node port has 20,000."""
 MAX_ENDPOINTS = MAX_DRAWN
-"""Endpoints of a port of a Service, in a family: the rules have no larger number."""
+"""Endpoints of a port of a Service, in a family, and rows that weights make of them: the rules have no larger number."""
 MAX_SOURCE_RANGES = 1_000
 """Source ranges of a Service.  Its ports and addresses share them."""
 
@@ -86,15 +86,20 @@ def excess(service: Service, slices: Collection[EndpointSlice]) -> str:
     if len(service.source_ranges) > MAX_SOURCE_RANGES:
         return f"it has {len(service.source_ranges)} source ranges, and {MAX_SOURCE_RANGES} are allowed"
     offered = sum(len(each.endpoints.states) * len(each.ports) for each in slices)
-    most = _most_placed(service, slices, offered, Protocol.TCP) * (_addresses(service) + 1) * _copies(service)
-    if most <= MAX_ROWS and offered <= MAX_ENDPOINTS:  # as with nearly every Service, with any port names
+    placed = _most_placed(service, slices, offered, Protocol.TCP)
+    most = placed * (_addresses(service) + 1) * _copies(service)
+    if most <= MAX_ROWS and max(placed, offered) <= MAX_DRAWN:  # as with nearly every Service, with any port names
         return ""
     endpoints = _endpoints(slices)
-    largest = max(
-        (endpoints[family, port.name, port.protocol] for port in service.ports for family in Family), default=0
-    )
+    counts = {
+        (endpoints[family, port.name, port.protocol], port.protocol) for port in service.ports for family in Family
+    }
+    largest = max((count for count, _ in counts), default=0)
     if largest > MAX_ENDPOINTS:
         return f"a port of it has {largest} endpoints, and {MAX_ENDPOINTS} are allowed"
+    drawn = max((_most_placed(service, slices, count, protocol) for count, protocol in counts), default=0)
+    if drawn > MAX_DRAWN:
+        return f"the endpoints of a port of it come to {drawn} rows, and {MAX_DRAWN} are allowed"
     rows = _rows(service, slices, endpoints)
     return f"its fronts and endpoints come to {rows} rows, and {MAX_ROWS} are allowed" if rows > MAX_ROWS else ""
 

@@ -159,6 +159,9 @@ def test_what_algorithms_and_weights_make_of_endpoints_counts() -> None:
     assert excess(plain, [slice_of(ports=["p0:8080"], endpoints=["10.1.0.1"], weight=3)]) == ""
     weighted = wide(1, 100, annotations={"weights": "zone:a=3"})
     assert excess(weighted, [deep(1, 20)]) == "its fronts and endpoints come to 101000 rows, and 100000 are allowed"
+    few = wide(1, 0, annotations={"weights": "zone:a=3"})
+    assert excess(few, [deep(1, 16_383)]) == ""
+    assert excess(few, [deep(1, 16_384)]) == "the endpoints of a port of it come to 65536 rows, and 65535 are allowed"
     turns = wide(1, 999, annotations={"algorithm": "round-robin"})
     assert excess(turns, [deep(1, 12)]) == ""
     assert excess(turns, [deep(1, 13)]) == "its fronts and endpoints come to 104000 rows, and 100000 are allowed"

@@ -92,7 +92,6 @@ class Crowd:
         other = (at + 1) % len(self.slices)
         return self.put_endpoints(other, *self.slices[other].endpoints, *copied)
 
-
     def carry(self, at: int, number: int) -> list[Event]:
         """Copy an endpoint to the next slice, and change its own slice too, which still has it."""
         had = list(self.slices[at].endpoints)
