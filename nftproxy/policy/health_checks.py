@@ -94,17 +94,11 @@ def _checks(
     for service in filter(None, map(state.services.get, services)):
         check = health_check_port(state, service)
         if check and not check.denial:
-            count = max((_local_ready(state, service, each) for each in _with_rules(service, without_rules)), default=0)
             families = frozenset(map(family_of, service.cluster_ips)) & without_rules.keys()
+            # A pod of a dual-stack Service has an address of each family, so the larger count is the number of pods.
+            with_rules = [family for family in families if service.key not in without_rules[family]]
+            count = max((_local_ready(state, service, family) for family in with_rules), default=0)
             yield check.claim.port, HealthCheck(service.key, count, families)
-
-
-def _with_rules(service: Service, without_rules: Mapping[Family, Collection[ObjectKey]]) -> list[Family]:
-    """The families in which the Service's endpoints count.
-
-    A pod of a dual-stack Service has an address of each family and is one pod, so the larger count is the number.
-    """
-    return [family for family in Family if service.key not in without_rules.get(family, ())]
 
 
 def _local_ready(state: ClusterState, service: Service, family: Family) -> int:

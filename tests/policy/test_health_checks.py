@@ -127,7 +127,13 @@ def test_local_endpoints_of_two_families() -> None:
     web = balanced(cluster_ips=["10.96.0.10", "fd00:96::10"])
     assert pipeline(web, *slices).health_checks.by_port == {32000: HealthCheck(web.key, 2, frozenset(Family))}
     only = pipeline(web, *slices, families=[IPV4]).health_checks.by_port
-    assert only[32000].families == {IPV4}, "the check doesn't depend on a family that isn't served"
+    assert only == {32000: check("shop/web", 1)}, "a family that isn't served doesn't count"
+
+
+def test_local_endpoints_of_a_family_that_the_service_is_not_of() -> None:
+    """Nothing is translated to them, so a load balancer must not send connections here."""
+    strangers = slice_of(endpoints=["fd00:1::4@node-a", "fd00:1::5@node-a"], suffix="2")
+    assert pipeline(balanced(), strangers).health_checks.by_port == {32000: check("shop/web", 0)}
 
 
 def test_a_contested_health_check_port() -> None:
