@@ -13,7 +13,7 @@ from typing import NamedTuple
 import msgspec
 
 from nftproxy.explanation.answer import Admission, Admits, Case, EndpointShare, Fate, List
-from nftproxy.explanation.clients import Client, is_local, own_addresses
+from nftproxy.explanation.clients import Client, is_local
 from nftproxy.explanation.ownership import (
     Served,
     health_check_at,
@@ -36,6 +36,7 @@ from nftproxy.policy.fronts import (
     claimed_fronts,
     denies_some,
     has_own_list,
+    own_addresses,
     own_external_addresses,
     restricting_ranges,
 )

@@ -14,6 +14,7 @@ from nftproxy.model.objects import ObjectKey
 from nftproxy.model.pods import Pods
 from nftproxy.model.settings import Config, DetectLocalMode
 from nftproxy.pipeline import Pipeline
+from nftproxy.policy.fronts import own_addresses
 from nftproxy.policy.local_sources import LocalSources, local_sources
 from nftproxy.policy.state import ClusterState
 
@@ -42,11 +43,6 @@ class Client(NamedTuple):
 def addresses_of(state: ClusterState, pod: ObjectKey, pods: Pods) -> tuple[Address, ...]:
     """The addresses of a pod by its name: from manifests of pods, or as an endpoint of a Service."""
     return pods.addresses.get(pod) or state.pod_addresses(pod)
-
-
-def own_addresses(state: ClusterState) -> frozenset[Address]:
-    """The addresses on the node's interfaces.  While these aren't known, the addresses of the Node object stand in."""
-    return frozenset(state.node.addresses) if state.host_addresses is None else state.host_addresses
 
 
 def clients(pipeline: Pipeline, family: Family, source: Source | None, pods: Pods) -> tuple[Client, ...]:

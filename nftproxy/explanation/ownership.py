@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from nftproxy.explanation.answer import Loser, Owner
-from nftproxy.explanation.clients import own_addresses
 from nftproxy.explanation.question import ToAddress, ToNode, ToService
 from nftproxy.model.addresses import LOCALHOST, Address, Family, Protocol, family_of, is_loopback, of_family
 from nftproxy.model.objects import ObjectKey, Service, ServicePort
@@ -21,6 +20,7 @@ from nftproxy.policy.fronts import (
     claimed_fronts,
     health_check_port,
     nodeport_addresses,
+    own_addresses,
     serves_every_address,
 )
 

@@ -17,7 +17,7 @@ import msgspec
 
 from nftproxy.explanation.answer import Case, ExplainedPlace
 from nftproxy.explanation.answering import explain, explaining
-from nftproxy.explanation.clients import Client, clients, kind_of, own_addresses
+from nftproxy.explanation.clients import Client, clients, kind_of
 from nftproxy.explanation.question import Question, Source, SourceKind, ToAddress
 from nftproxy.model.addresses import (
     Address,
@@ -33,6 +33,7 @@ from nftproxy.model.pods import NO_PODS, Pods
 from nftproxy.model.settings import Config, DetectLocalMode
 from nftproxy.model.steps import finish
 from nftproxy.pipeline import Pipeline
+from nftproxy.policy.fronts import own_addresses
 
 OUTSIDERS = {
     Family.IPV4: (Address("198.51.100.200"), Address("192.0.2.200")),

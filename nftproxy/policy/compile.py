@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import itertools
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from ipaddress import ip_network
 from typing import Any, NamedTuple
 
@@ -26,6 +26,7 @@ from nftproxy.model.objects import ObjectKey, Place, Service, ServicePort, Traff
 from nftproxy.model.settings import Settings
 from nftproxy.policy.choosing.choice import ChoiceCache, choose
 from nftproxy.policy.choosing.verdicts import Choice
+from nftproxy.policy.claims import NODE, Claim
 from nftproxy.policy.drawing import Drawing
 from nftproxy.policy.facts import PortFacts, PortScreen, Row, Slots
 from nftproxy.policy.failover import PortFailover
@@ -34,6 +35,7 @@ from nftproxy.policy.fronts import (
     claimed_fronts,
     guarded_addresses,
     has_own_list,
+    own_addresses,
     own_external_addresses,
     restricting_ranges,
 )
@@ -96,7 +98,8 @@ def compile_service(
             denied = ()
         drawing = Drawing(family, service, port, state.node.name, settings, state.factors)
         failover = PortFailover.of(service, family, port, choice)
-        compiler = _PortCompiler(own, choice, drawing, screen, settings.config.service_counts, failover)
+        is_counted = settings.config.service_counts
+        compiler = _PortCompiler(own, choice, drawing, screen, is_counted, failover, own_addresses(state))
         fields: dict[str, Any] = compiler.collected(had)
         if settings.config.tells_external_addresses:
             external = own_external_addresses(state, had)
@@ -118,6 +121,7 @@ class _PortCompiler(NamedTuple):
     screen: PortScreen | None
     is_counted: bool
     failover: PortFailover
+    own_addresses: Collection[Address]
 
     def collected(self, had: Sequence[ClaimedFront]) -> dict[str, tuple[Any, ...]]:
         """The memberships of all fronts that the port has, by field of PortFacts."""
@@ -125,17 +129,15 @@ class _PortCompiler(NamedTuple):
         rows = {
             policy: self._rows(policy) for policy in {policy for claimed in had for _, policy in _lists_of(claimed)}
         }
-        hairpins = self._hairpins()
-        # DNAT to the packet's own destination (a host-network server) doesn't count as translation.
-        own_places = {place for address, port in hairpins for place in (f"{address} . {port}", str(port))}
+        untranslated = self._untranslated(had)
         for claimed in had:
-            is_translated = claimed.front.where not in own_places
+            is_translated = claimed.claim not in untranslated
             for field, member in itertools.chain(self._drawn(claimed, rows), self._sets(claimed, is_translated)):
                 found[field].append(member)
         if self.drawing.remembered:
             found["sticky"] = list(map(_by_pod, found["endpoints"]))
         if found["endpoints"]:
-            found["hairpins"] = hairpins
+            found["hairpins"] = self._hairpins()
         if found["watched"]:
             found["silent"] = self._silent()
         if found["guarded"] or (self.screen and self.screen.guarded):
@@ -146,6 +148,22 @@ class _PortCompiler(NamedTuple):
     def _rows(self, policy: TrafficPolicy) -> tuple[Row, ...]:
         candidates = self.choice.local if policy is TrafficPolicy.LOCAL else self.choice.cluster
         return self.drawing.rows(candidates, policy) if candidates else ()
+
+    def _untranslated(self, had: Sequence[ClaimedFront]) -> Collection[Claim]:
+        """The external fronts that are an endpoint's own address and port, as of a server in the node's network.
+
+        DNAT to the packet's own destination doesn't count as translation.
+        """
+        claims = [each.claim for each in had if each.is_external]
+        ports = {claim.port for claim in claims}
+        drawn = itertools.chain(self.choice.cluster, self.choice.local) if ports else ()
+        places = {each.place for each in drawn if each.place.port in ports}
+        own_ports = {place.port for place in places if place.address in self.own_addresses}
+        return {
+            claim
+            for claim in claims
+            if (claim.port in own_ports if claim.address == NODE else Place(claim.address, claim.port) in places)
+        }
 
     def _hairpins(self) -> list[Place]:
         """This node's endpoints: a packet from an endpoint to itself, through a Service, needs another source address.

@@ -69,6 +69,11 @@ class HealthCheckPort(NamedTuple):
     denial: Denial | None
 
 
+def own_addresses(state: ClusterState) -> frozenset[Address]:
+    """The addresses on the node's interfaces.  While these aren't known, the addresses of the Node object stand in."""
+    return frozenset(state.node.addresses) if state.host_addresses is None else state.host_addresses
+
+
 def nodeport_addresses(state: ClusterState, config: Config, family: Family) -> tuple[Address, ...]:
     """The node's addresses that serve node ports (nodePortAddresses).  None if the rule is every local address.
 
@@ -77,8 +82,7 @@ def nodeport_addresses(state: ClusterState, config: Config, family: Family) -> t
     a loopback source, which no endpoint could answer.  localhost.py serves node ports there without rules.
     """
     asked = config.node_port_addresses
-    present = state.node.addresses if state.host_addresses is None else state.host_addresses
-    matching = sorted(a for a in present if any(contains(cidr, a) for cidr in asked.networks))
+    matching = sorted(a for a in own_addresses(state) if any(contains(cidr, a) for cidr in asked.networks))
     primary = of_family(state.node.addresses, family)[:1] if asked.primary else ()
     selected = dict.fromkeys((*primary, *of_family(matching, family)))
     return tuple(address for address in selected if not is_loopback(address))

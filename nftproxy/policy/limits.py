@@ -36,7 +36,7 @@ of endpoints count (placement.py), at their most.
 
 A Service of 5,000 endpoints with one port, two ClusterIPs, an address of a load balancer and a node port has 20,000."""
 MAX_ENDPOINTS = MAX_DRAWN
-"""Endpoints of a port of a Service, in a family, and rows that weights make of them: the rules have no larger number."""
+"""Endpoints of a port of a Service in a family, and rows that weights make of them: the rules have no larger number."""
 MAX_SOURCE_RANGES = 1_000
 """Source ranges of a Service.  Its ports and addresses share them."""
 

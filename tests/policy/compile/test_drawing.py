@@ -102,16 +102,24 @@ def test_with_local_policy_and_no_local_endpoint(front: str, found: dict[str, st
     assert memberships(made, EVERY_FRONT[front]) == found
 
 
-def test_a_server_at_its_own_front_is_reached_untranslated() -> None:
-    """A server of the node itself at the front's address or node port is reached untranslated, and not dropped."""
+@pytest.mark.parametrize("at", ["@node-a", ""], ids=["of this node", "without a node"])
+def test_a_server_at_its_own_front_is_reached_untranslated(at: str) -> None:
+    """A server at the front's address, or at the node port of the node's address, is not dropped.
+
+    A pod's port may have the number of the node port.  Packets to the node port are translated to that.
+    """
     given = service(type="NodePort", ports=["http:80:30080"], external_ips=["10.1.0.5", "203.0.113.8"])
-    pods = ["10.1.0.4@node-a", "10.1.0.5@node-a"]
+    pods = [f"10.1.0.4{at}", f"10.1.0.5{at}"]
     at_port = {port: pipeline(given, slice_of(endpoints=pods, ports=[f"http:{port}"])) for port in (80, 30080, 8080)}
     fronts = {port: elements(made, IPV4, "fronts").keys() for port, made in at_port.items()}
     node_ports = {port: elements(made, IPV4, "nodeport-fronts").keys() for port, made in at_port.items()}
     rest = {"10.96.0.10 . tcp . 80", "203.0.113.8 . tcp . 80"}
     assert fronts == {80: rest, 30080: rest | {"10.1.0.5 . tcp . 80"}, 8080: rest | {"10.1.0.5 . tcp . 80"}}
-    assert node_ports == {80: {"tcp . 30080"}, 30080: set(), 8080: {"tcp . 30080"}}
+    assert all(found == {"tcp . 30080"} for found in node_ports.values())
+    server = f"192.168.0.2{at}"
+    at_port = {port: pipeline(given, slice_of(endpoints=[server], ports=[f"http:{port}"])) for port in (80, 30080)}
+    node_ports = {port: elements(made, IPV4, "nodeport-fronts").keys() for port, made in at_port.items()}
+    assert node_ports == {80: {"tcp . 30080"}, 30080: set()}
 
 
 # ---- the draw ------------------------------------------------------------------------------------------------------
