@@ -112,6 +112,8 @@ def _notes(pipeline: Pipeline, to: To, *, found: bool) -> Iterator[str]:
             yield f"this proxy knows no Service {to.service}{only}{_alike(state.services, to.service)}"
         elif not found and not _has_port(state.services[to.service], to):
             yield f"Service {to.service} has no such port"
+        elif not found and not state.services[to.service].ports:
+            yield f"Service {to.service} has no ports, so connections to its ClusterIP are rejected"
         elif not found:
             yield f"there are no rules for the families of Service {to.service}"
     elif not found and isinstance(to, ToAddress):
@@ -130,7 +132,9 @@ def _names_unknown(pipeline: Pipeline, to: To) -> bool:
 
 
 def _has_port(service: Service, to: ToService) -> bool:
-    return any(
+    """True if the question names a port of the Service, or none."""
+    names_none = to.port == "" and to.protocol is None
+    return names_none or any(
         to.port in ("", port.name, str(port.port)) and to.protocol in (None, port.protocol) for port in service.ports
     )
 

@@ -28,9 +28,11 @@ from nftproxy.model.objects import ObjectKey, Place, Service, TrafficPolicy
 from nftproxy.model.pods import Pods
 from nftproxy.pipeline import Pipeline
 from nftproxy.policy.choosing.choice import choose, why_no_candidate
+from nftproxy.policy.choosing.placement import is_balanced
 from nftproxy.policy.choosing.verdicts import EndpointVerdict
 from nftproxy.policy.claims import NODE
 from nftproxy.policy.compile import compile_service
+from nftproxy.policy.drawing import algorithm_of
 from nftproxy.policy.facts import Front, Slots
 from nftproxy.policy.fronts import (
     claimed_fronts,
@@ -83,6 +85,13 @@ def merged(cases: Iterable[Case]) -> tuple[Case, ...]:
     return tuple(msgspec.structs.replace(case, sources=sources) for case, sources in found.items())
 
 
+def _algorithm(pipeline: Pipeline, spot: ToAddress, service: Service, endpoints: int) -> Algorithm:
+    """The algorithm that draws one of so many endpoints.  Long lists with least connections are drawn at random."""
+    found = algorithm_of(spot.family, service, spot.protocol, pipeline.settings)
+    is_random = found is Algorithm.LEAST_CONNECTIONS and not is_balanced(endpoints)
+    return Algorithm.RANDOM if is_random else found
+
+
 def served_case(pipeline: Pipeline, spot: ToAddress, served: Served, client: Client, pods: Pods) -> Case:
     """The outcome of a connection to a front."""
     admission = _admission(pipeline, spot.family, served, client)
@@ -92,7 +101,7 @@ def served_case(pipeline: Pipeline, spot: ToAddress, served: Served, client: Cli
     choice = _choice(pipeline, spot.family, served, client)
     endpoints = tuple(_endpoints(pipeline, served, choice, client, pods))
     count = sum(endpoint.share > 0 for endpoint in endpoints)
-    algorithm = served.service.options.algorithm_for(spot.protocol)
+    algorithm = _algorithm(pipeline, spot, served.service, count)
     why = f"to one of {count} endpoints, {HOW_CHOSEN[algorithm]}" if count > 1 else "to the only endpoint"
     if count:
         screening = _screening(pipeline, spot.family, served, client)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import msgspec
 import pytest
@@ -18,6 +19,7 @@ from nftproxy.model.objects import EndpointSlice, Ignored, ObjectKey, Service, T
 from nftproxy.model.pods import NO_PODS, Pods
 from nftproxy.model.settings import ExternalAddresses, FastPath
 from nftproxy.pipeline import Pipeline
+from nftproxy.policy.choosing.placement import MOST_BALANCED
 from nftproxy.policy.choosing.verdicts import ChoiceReason
 from tests.support.factories import host_addresses, key, networks, node, pipeline, service, service_cidr, slice_of
 
@@ -405,6 +407,32 @@ def test_affinity_by_hash_is_explained() -> None:
     assert found.affinity
     assert (found.affinity.map, found.affinity.timeout) == ("", 60)
     assert "hash" in found.affinity.how
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "tweaks", "endpoints", "drawn"),
+    [
+        ("random", {"affinity_timeout": 60}, 2, "source-hash"),
+        ("consistent-hash", {"affinity_timeout": 60}, 2, "consistent-hash"),
+        ("least-connections", {}, MOST_BALANCED, "least-connections"),
+        ("least-connections", {}, MOST_BALANCED + 1, "random"),
+    ],
+)
+def test_the_algorithm_is_that_of_the_rules(algorithm: str, tweaks: dict[str, Any], endpoints: int, drawn: str) -> None:
+    """Affinity that nft can't remember goes by a hash, and a long list with least connections is drawn at random."""
+    web = service(cluster_ips=["fd00:96::10"], annotations={"algorithm": algorithm}, **tweaks)
+    pods = [f"fd00:1::{number:x}" for number in range(1, endpoints + 1)]
+    (case,) = place(pipeline(web, slice_of(endpoints=pods), wide_maps=False), "[fd00:96::10]:80", "fd00:9::9").cases
+    assert case.algorithm == drawn
+
+
+def test_a_service_without_ports_is_known() -> None:
+    """A question about it as a whole has its answer.  A question about a port of it has none."""
+    made = pipeline(service(ports=[]))
+    found = asked(made, "svc/shop/web")
+    assert found.notes == ("Service shop/web has no ports, so connections to its ClusterIP are rejected",)
+    assert found.is_known
+    assert not asked(made, "svc/shop/web:80").is_known
 
 
 PODS = Pods.of(
