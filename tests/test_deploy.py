@@ -38,7 +38,7 @@ RIGHTS = {
     ("", "services"): {"list", "watch"},
     ("discovery.k8s.io", "endpointslices"): {"list", "watch"},
     ("networking.k8s.io", "servicecidrs"): {"list", "watch"},
-    ("", "nodes"): {"get", "list", "watch"},
+    ("", "nodes"): {"list", "watch"},
     ("events.k8s.io", "events"): {"create", "patch"},
 }
 """All that the proxy may do with the API, by group and resource."""

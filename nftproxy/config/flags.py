@@ -8,6 +8,7 @@ So file and flags accept the same values, and warn of the same fields.
 from __future__ import annotations
 
 import copy
+import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
@@ -34,10 +35,14 @@ class Flag(NamedTuple):
         return self.read in (_words, _gates)
 
 
+_WHOLE = re.compile(r"-?[0-9]{1,18}")
+"""Texts of 64-bit numbers."""
+
+
 def _number(text: str) -> object:
     """Return a whole number.  Other text is left for parse_config.py to judge.  Go's -v=4 arrives as the text "=4"."""
     text = text.removeprefix("=")
-    return int(text) if text.lstrip("-").isdecimal() else text
+    return int(text) if _WHOLE.fullmatch(text) else text
 
 
 _TRUTHS = dict.fromkeys("1 t T true TRUE True".split(), True) | dict.fromkeys("0 f F false FALSE False".split(), False)
@@ -59,7 +64,7 @@ def _gates(text: str) -> object:
 
 
 FLAGS = (
-    Flag("bind-address", "bindAddress", str, "A hint for the node's address."),
+    Flag("bind-address", "bindAddress", str, "Health and metrics are of its family by default."),
     Flag("bind-address-hard-fail", "bindAddressHardFail", truth, "Whether a port in use ends the agent."),
     Flag("cluster-cidr", "clusterCIDR", str, "The ranges of the cluster's pods, at most one for each family."),
     Flag("config-sync-period", "configSyncPeriod", str, "Without effect."),

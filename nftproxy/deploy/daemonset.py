@@ -244,7 +244,7 @@ def _policy_rules(config: Config) -> list[PolicyRule]:
         PolicyRule("", "services", watch),
         PolicyRule("discovery.k8s.io", "endpointslices", watch),
         *cidrs,
-        PolicyRule("", "nodes", ("get", *watch, *(["patch"] if config.startup_taint else []))),
+        PolicyRule("", "nodes", (*watch, *(["get", "patch"] if config.startup_taint else []))),
         PolicyRule("events.k8s.io", "events", ("create", "patch")),
     ]
 

@@ -370,11 +370,11 @@ def test_the_comment_says_what_is_to_be_done_on_the_nodes() -> None:
     assert "example.org/wait" not in nftproxy("manifests", "--for", "talos").out
 
 
-def test_only_a_startup_taint_takes_the_right_to_patch_nodes() -> None:
+def test_only_a_startup_taint_takes_the_rights_to_get_and_patch_nodes() -> None:
     """The right to change Nodes is there with the option and not without."""
     without, tainted = make(*KNOWN), make(*KNOWN, "--startup-taint", "nftproxy.dev/not-ready")
-    assert without.node_verbs == ["get", "list", "watch"]
-    assert tainted.node_verbs == ["get", "list", "watch", "patch"]
+    assert without.node_verbs == ["list", "watch"]
+    assert tainted.node_verbs == ["list", "watch", "get", "patch"]
     assert (without.config.startup_taint, tainted.config.startup_taint) == ("", "nftproxy.dev/not-ready")
 
 

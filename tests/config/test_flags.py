@@ -69,7 +69,14 @@ def test_a_flag_goes_before_the_file() -> None:
 
 @pytest.mark.parametrize(
     ("name", "text"),
-    [("conntrack-min", "many"), ("masquerade-all", "maybe"), ("proxy-mode", "userspace"), ("v", "high")],
+    [
+        ("conntrack-min", "many"),
+        ("conntrack-min", "--5"),
+        ("conntrack-min", "9" * 30),
+        ("masquerade-all", "maybe"),
+        ("proxy-mode", "userspace"),
+        ("v", "high"),
+    ],
 )
 def test_a_bad_text_is_refused_like_the_file(name: str, text: str) -> None:
     """A flag can't have a value that the file can't have."""
