@@ -218,9 +218,10 @@ class Renderer:
         return FastPathTable(self._text(FAST_PATH_TEMPLATE, msgspec.structs.asdict(named)), comment)
 
     def shape(self, facts: TableFacts) -> str:
-        """A hash of every declaration that the kernel can't change in place.
+        """A hash of every declaration that the kernel can't change in place, but for maps of slots.
 
-        One sample stands for the chains, sets and maps that come with Service ports.  The watching of connections is
+        If the kernel refuses a load because of a map of slots, the next load replaces the table.  One sample stands for
+        the other chains, sets and maps that come with Service ports.  The watching of connections is
         always part of the shape, so that no table is replaced when the first Service asks for it.
         """
         facts = msgspec.structs.replace(facts, watchers=("watch",))
