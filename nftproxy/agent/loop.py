@@ -104,6 +104,9 @@ class SyncLoop:
         """Follow the sources, by name, until one ends or fails, or `stop` is called.
 
         The first batch of each source must be its whole listing.  Nothing is written before all have come.
+
+        Raises:
+            RuntimeError: a source was cancelled, and not by this method.
         """
         self._now = asyncio.get_running_loop().time  # asking for the loop is a system call each time
         ready = {name: asyncio.Event() for name in sources}
@@ -126,6 +129,7 @@ class SyncLoop:
             self._loader.close()
             if self._alarm is not None:
                 self._alarm.cancel()
+            cancelled = [name for name, reader in zip(sources, readers, strict=True) if reader.cancelled()]
             for reader in readers:
                 reader.cancel()
             results = await asyncio.gather(*readers, return_exceptions=True)
@@ -135,6 +139,8 @@ class SyncLoop:
         for result in results:
             if isinstance(result, Exception):
                 raise result
+        if cancelled:  # a defect, which must not look like the end of an agent that was stopped
+            raise RuntimeError(f"cancelled, and not by the agent: {', '.join(cancelled)}")
 
     def stop(self) -> None:
         """End `run` after the transaction that is under way.  The rules stay in the kernel."""

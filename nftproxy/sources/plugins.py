@@ -97,14 +97,20 @@ class PluginRunner:
             authority: its certificate authority, PEM.
 
         Raises:
-            ConnectionError: the program fails, or failed a short while ago, or took too long.
+            ConnectionError: the program fails, or failed a short while ago, or took too long, or was stopped because
+                another program or server was configured.
         """
         if self._for != (plugin, server) or self._is_over():
             self.invalidate()
             self._for = plugin, server
             self._running = asyncio.create_task(self._run(plugin, exec_info(plugin, server, authority)))
-        assert self._running is not None
-        return await asyncio.shield(self._running)
+        running = self._running
+        assert running is not None
+        await asyncio.wait([running])  # unlike shield, this isn't cancelled with the run
+        if running.cancelled():
+            name = show(plugin.command)
+            raise ConnectionError(f"the credential plugin {name} was stopped: its configuration changed")
+        return running.result()
 
     def has_printed(self, token: str, certificate: bytes) -> bool:
         """Whether these are the program's last credentials."""

@@ -344,6 +344,20 @@ def test_a_source_that_ends_ends_the_agent() -> None:
     assert World().run(ending(), until=100).ended == 7
 
 
+def test_a_source_that_is_cancelled_ends_the_agent_with_an_error() -> None:
+    """A source that somebody else cancels ends the agent with an error that names it, and never as if by SIGTERM."""
+
+    async def cancelled() -> AsyncGenerator[Sequence[Event]]:
+        yield EVERYTHING
+        await asyncio.sleep(7)
+        raise asyncio.CancelledError
+
+    world = World()
+    with pytest.raises(RuntimeError, match=r"^cancelled, and not by the agent: source 1$"):
+        world.run(source((0, [])), cancelled(), until=100)
+    assert (world.kernel.times, world.ended) == ([0], 7)
+
+
 def test_every_source_is_closed_at_the_end() -> None:
     """A source is closed even if the agent is stopped between two of its batches.
 

@@ -23,7 +23,7 @@ from nftproxy.sources.plugins import (
     read_credential,
     run,
 )
-from tests.support.waiting import wait_until
+from tests.support.waiting import until, wait_until
 
 V1: Final = "client.authentication.k8s.io/v1"
 SERVER = "https://192.0.2.1:6443"
@@ -139,6 +139,20 @@ async def test_is_run_again_when_denied_or_expired(tmp_path: Path) -> None:
     for _ in range(2):
         await eager.credentials(plugin, SERVER, b"")
     assert count() == 4
+
+
+async def test_another_configuration_stops_a_run(tmp_path: Path) -> None:
+    """A run whose configuration changes is a lost connection for its requests, and the next request gets a new run."""
+    started = tmp_path / "started"
+    plugins = PluginRunner(PATIENCE, 0.0)
+    hanging = shell('echo > "$1"; exec sleep 3600', str(started))
+    asking = [asyncio.create_task(plugins.credentials(hanging, SERVER, b"")) for _ in range(2)]
+    await until(started.exists)
+    given = await plugins.credentials(shell('printf %s "$1"', credential(token="a")), SERVER, b"")
+    assert given.token == "a"
+    for error in await asyncio.gather(*asking, return_exceptions=True):
+        assert isinstance(error, ConnectionError)
+        assert str(error) == "the credential plugin 'sh' was stopped: its configuration changed"
 
 
 @pytest.mark.parametrize(("again", "runs"), [(3600.0, 1), (0.0, 3)])
