@@ -200,7 +200,7 @@ class ApiClient:
 
     async def _single(self, **request: Any) -> tuple[int, bytes]:
         try:
-            async with self._writer.answer(timeout=self.patience.connect, **request) as response:
+            async with self._writer.answer(read=self.patience.connect, **request) as response:
                 return response.status_code, await bounded_content(response, _LARGEST_OBJECT, self.patience.page)
         except CONNECTION_ERRORS as error:
             text = failure_text(error, self._writer.host, self.patience)

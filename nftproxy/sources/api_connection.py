@@ -14,7 +14,7 @@ import contextlib
 import functools
 import socket
 import ssl
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from http import HTTPStatus
 from typing import Any, NamedTuple
@@ -56,7 +56,7 @@ _STATUSES = frozenset(HTTPStatus)
 class Timeouts(msgspec.Struct, frozen=True):
     """How long to wait, in seconds."""
 
-    connect: float = 5.0  # for a connection, once for TCP and once for TLS
+    connect: float = 5.0  # for a connection, once each for the host's name, for TCP and for TLS
     answer: float = 60.0  # for the next bytes of a list: kube-apiserver takes a minute at most (--request-timeout)
     page: float = 120.0  # for a complete list or page, however slowly its bytes come
     silence: float = 90.0  # for the next bytes of a watch: a bookmark comes every minute
@@ -119,21 +119,25 @@ class Connection:
             url=request.plural,
             params=request.params,
             headers=_WATCH_HEADERS if request.is_watch else HEADERS,
-            timeout=httpx.Timeout(self.patience.connect, read=read),
+            read=read,
         ) as response:
             yield response
 
     @asynccontextmanager
-    async def answer(self, **request: Any) -> AsyncIterator[httpx.Response]:
-        """Make any request.  It goes to the present address, and no redirection is followed."""
+    async def answer(self, read: float, **request: Any) -> AsyncIterator[httpx.Response]:
+        """Make any request.  It goes to the present address, and no redirection is followed.
+
+        `read` limits the seconds until the next bytes come, and until the head of the answer is complete.
+        """
         self.host = _host(self._access.address)
         api, address = await self._current()
         begin, code, self.host = now(), "<error>", _host(address)
         host = self.host
-        call = api.call_api(stream=True, raise_for_status=False, follow_redirects=False, **request)
+        timeout = httpx.Timeout(self.patience.connect, read=read)
+        call = api.call_api(stream=True, raise_for_status=False, follow_redirects=False, timeout=timeout, **request)
         async with AsyncExitStack() as stack:
             try:
-                response = await stack.enter_async_context(call)
+                response = await _head(stack.enter_async_context(call), host, 3 * self.patience.connect + read)
                 code = _code(response.status_code)
             finally:
                 self._report_request(RequestOutcome(code, request.get("method", "GET"), host, now() - begin))
@@ -185,6 +189,21 @@ class Connection:
         if api is not None and api._session is not None:  # nothing else closes it
             with contextlib.suppress(Exception):  # the session is abandoned, so its errors don't matter
                 await api._session.aclose()
+
+
+async def _head(entering: Awaitable[httpx.Response], host: str, seconds: float) -> httpx.Response:
+    """Return the answer when its head is complete.
+
+    The time limit for the next bytes doesn't end a head that trickles, nor interim answers without end (100 Continue).
+
+    Raises:
+        TimeoutError: it takes longer than these seconds.
+    """
+    try:
+        async with asyncio.timeout(seconds):
+            return await entering
+    except TimeoutError as error:
+        raise TimeoutError(f"no answer from {host} has begun within {seconds:g} s") from error
 
 
 async def bounded_content(response: httpx.Response, most: int, seconds: float) -> bytes:

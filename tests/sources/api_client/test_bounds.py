@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -12,7 +15,8 @@ from nftproxy.model.errors import Unavailable
 from nftproxy.model.events import Listed
 from nftproxy.sources.api_client import ApiClient
 from nftproxy.sources.api_connection import Timeouts
-from tests.sources.api_client.following import RESOURCES, change, following, listings, reach
+from tests.sources.api_client.following import NODE, RESOURCES, TIMES, change, following, listings, reach
+from tests.support.waiting import until
 
 BOUND = 100_000
 BUFFERS = 8 * 2**20
@@ -96,6 +100,45 @@ async def test_a_list_that_trickles_is_given_up(
     server.faults.add(Fault(Slow(during=3600.0), verb="list", resource="services", count=2))
     async with following(server, cluster, [each for each in RESOURCES if each.plural == "services"]) as seen:
         await seen.until(lambda: caplog.text.count("giving up a list that has no end within 0 s") >= 2)
+
+
+@contextlib.asynccontextmanager
+async def trickling(first: bytes, then: bytes) -> AsyncIterator[str]:
+    """A server that answers each request with some bytes, and then sends other bytes until the client goes."""
+    connections = set[asyncio.StreamWriter]()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        connections.add(writer)
+        with contextlib.suppress(OSError, asyncio.IncompleteReadError), contextlib.closing(writer):
+            await reader.readuntil(b"\r\n\r\n")
+            writer.write(first)
+            while True:
+                writer.write(then)
+                await writer.drain()
+                await asyncio.sleep(0.01)
+        connections.remove(writer)
+
+    async with await asyncio.start_server(serve, "127.0.0.1", 0) as listener:
+        yield f"http://127.0.0.1:{listener.sockets[0].getsockname()[1]}"
+        await until(lambda: not connections)
+
+
+@pytest.mark.parametrize(
+    ("first", "then"), [(b"", b"HTTP/1.1 100 Continue\r\n\r\n"), (b"HTTP/1.1 200 OK\r\n", b"a: b\r\n")]
+)
+async def test_an_answer_that_never_begins_is_given_up(
+    server: ApiServer, tmp_path: Path, caplog: pytest.LogCaptureFixture, first: bytes, then: bytes
+) -> None:
+    """Interim answers without end, or a head without end, are given up though each piece is in time."""
+    async with trickling(first, then) as url:
+        config = server.write_kubeconfig(tmp_path / "kubeconfig", url=url)
+        cluster = ApiClient(str(config), times=TIMES, patience=Timeouts(connect=0.1, answer=0.1))
+        asking = asyncio.create_task(cluster.read_node(NODE))
+        async with following(server, cluster, [each for each in RESOURCES if each.plural == "services"]) as seen:
+            await seen.until(lambda: "has begun within 0.4 s; trying again in" in caplog.text and asking.done())
+        with pytest.raises(Unavailable, match=r"no answer from 127\.0\.0\.1:\d+ has begun within 0\.4 s"):
+            await asking
+        await cluster.aclose()
 
 
 @pytest.mark.parametrize("code", [403, 500])
