@@ -65,7 +65,7 @@ def _of_pod(account: Path, environ: Mapping[str, str]) -> Credentials:
         message = "is not given, and without KUBERNETES_SERVICE_HOST and _PORT this isn't a pod either"
         raise _unusable("", message, field="clientConnection.kubeconfig")
     return Credentials(
-        server=f"https://{host_port(host, port)}",
+        server=_url(f"https://{host_port(host, port)}", "", "KUBERNETES_SERVICE_HOST and _PORT"),
         authority=_read(account / "ca.crt"),
         token=_token(account / "token"),
     )
@@ -77,11 +77,29 @@ def other_address(text: str, configured: str) -> str:
     Raises:
         BadInput: it is less safe, or no URL.
     """
-    with contextlib.suppress(ValueError):  # raised for bad brackets and ports
-        parts = urlsplit(text)
-        if parts.hostname and parts.scheme == urlsplit(configured).scheme and (parts.port is None or parts.port):
-            return text.rstrip("/")
+    if _scheme(text) == _scheme(configured):
+        return text.rstrip("/")
     raise _unusable("", f"{show(text)} is not a URL like {configured}", field="--api-server")
+
+
+def _url(text: str, path: Path | str, field: str) -> str:
+    """Return the URL of a server or a proxy.
+
+    Raises:
+        BadInput: it is no URL.  The error doesn't show the text, which may have a password.
+    """
+    if not _scheme(text):
+        raise _unusable(path, "is not an http or https URL with a host and a valid port", field=field)
+    return text
+
+
+def _scheme(url: str) -> str:
+    """Return the scheme of a server's URL, "" if the text is no such URL."""
+    with contextlib.suppress(ValueError):  # raised for bad brackets and ports
+        parts = urlsplit(url)
+        if parts.scheme in ("http", "https") and parts.hostname and parts.port != 0:
+            return parts.scheme
+    return ""
 
 
 def kubeconfig_of(credentials: Credentials, address: str, files: contextlib.ExitStack) -> dict[str, Any]:
@@ -193,14 +211,14 @@ def _of_kubeconfig(path: Path) -> Credentials:
         raise _unusable(path, message, field="users")
     directory = path.parent
     return Credentials(
-        server=cluster.server.rstrip("/"),
+        server=_url(cluster.server, path, "server").rstrip("/"),
         authority=_pem(path, cluster.certificate_authority, cluster.certificate_authority_data),
         token=_token(directory / user.token_file) if user.token_file else (user.token or "").strip(),
         certificate=_pem(path, user.client_certificate, user.client_certificate_data),
         key=_pem(path, user.client_key, user.client_key_data),
         tls_server_name=cluster.tls_server_name or "",
         is_insecure=bool(cluster.insecure_skip_tls_verify),
-        proxy_url=cluster.proxy_url or "",
+        proxy_url=_url(cluster.proxy_url, path, "proxy-url") if cluster.proxy_url else "",
         plugin=_found_from(directory, user.exec),
     )
 

@@ -284,6 +284,12 @@ def test_bad_kubeconfigs(tmp_path: Path, text: str, complaint: str) -> None:
         ({"certificate_authority_data": "?"}, {}, "not base64"),
         ({"certificate_authority_data": None, "certificate_authority": "nowhere"}, {}, "No such file"),
         ({"server": None}, {}, "missing required field `server`"),
+        ({"server": "https://[::1"}, {}, "server: is not an http or https URL"),
+        ({"server": "https://a:b"}, {}, "server: is not"),
+        ({"server": "https://a:65536"}, {}, "server: is not"),
+        ({"server": "127.0.0.1:6443"}, {}, "server: is not"),
+        ({"proxy_url": "http://[::1"}, {}, "proxy-url: is not"),
+        ({"proxy_url": "socks5://a"}, {}, "proxy-url: is not"),
         ({}, {"tokenFile": "nowhere"}, "No such file"),
         ({}, {"auth_provider": {"name": "oidc"}}, "gone from Kubernetes"),
         ({}, {"username": "a", "password": "b"}, "gone from Kubernetes"),
@@ -305,6 +311,10 @@ def test_no_credentials(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setenv("KUBERNETES_SERVICE_PORT", "443")
     with pytest.raises(BadInput, match=r"ca\.crt: No such file"):
         ApiClient(account=tmp_path)
+    monkeypatch.setenv("KUBERNETES_SERVICE_PORT", "tcp")
+    with pytest.raises(BadInput, match="KUBERNETES_SERVICE_HOST and _PORT: is not"):
+        ApiClient(account=tmp_path)
+    monkeypatch.setenv("KUBERNETES_SERVICE_PORT", "443")
     for name in ("ca.crt", "token"):
         (tmp_path / name).write_text("text\n")
     assert read_credentials("", tmp_path) == Credentials("https://[fd00::1]:443", b"text\n", "text")
