@@ -63,7 +63,6 @@ from nftproxy.sources import plugins
 from nftproxy.sources.activity import ResourceActivity
 from nftproxy.sources.api_client import ApiClient
 from nftproxy.sources.config_file import ConfigFile
-from nftproxy.sources.credentials import read_credentials
 from nftproxy.sources.directory import Directory
 from nftproxy.sources.interfaces import watch_addresses
 from nftproxy.version import __version__
@@ -262,7 +261,7 @@ async def run_with_cluster(pipeline: Pipeline, file: ConfigFile, api_servers: Se
     sources = {**cluster.sources(pipeline.state.node.name, config.service_proxy_name), **_own_sources(pipeline)}
 
     def check(config: Config) -> None:
-        read_credentials(config.kubeconfig)
+        ApiClient(config.kubeconfig, api_servers)  # as the next process image makes it
 
     async with aclosing(cluster):
         return await daemon.run(sources, cluster.send_event, daemon.reconfigured(file, check), cluster)

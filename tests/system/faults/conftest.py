@@ -21,7 +21,8 @@ def shared_bench(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPa
     """A lab, an API server with TLS and tokens on its node, and a running agent.
 
     The tests are skipped where there can be no lab.  A module may define AGENT (the agent's program), PERIOD (the
-    seconds between periodic checks) and REFUSED (text appended to the agent's template for Services).
+    seconds between periodic checks), ARGUMENTS (further arguments of the agent) and REFUSED (text appended to the
+    agent's template for Services).
     """
     if why := obstacle():
         pytest.skip(why)
@@ -31,12 +32,12 @@ def shared_bench(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPa
         server.settings.bookmark_interval = BOOKMARKS
         program = getattr(request.module, "AGENT", "nftproxy")
         period = getattr(request.module, "PERIOD", SYNC_PERIOD)
-        arguments = []
+        arguments = list(getattr(request.module, "ARGUMENTS", []))
         if end := getattr(request.module, "REFUSED", ""):
             templates = shutil.copytree(TEMPLATES, tmp_path_factory.mktemp("templates"), dirs_exist_ok=True)
             with (templates / "service.nft.j2").open("a") as template:
                 template.write(end)
-            arguments = ["--templates", str(templates)]
+            arguments += ["--templates", str(templates)]
         with Bench(lab, server, tmp_path_factory.mktemp("agent"), program, period, arguments) as bench:
             bench.start()
             yield bench

@@ -18,6 +18,8 @@ from tests.system.packets.manifests import labelled
 
 ANEW = "the configuration has changed: the agent restarts, and its rules stay in force"
 REJECTED = "nftproxy_configuration_rejected"
+ARGUMENTS = ["--api-server", "https://127.0.0.1:1"]
+"""An address that is never needed, with the scheme of the address in the kubeconfig."""
 CANARY_PORT = 10349
 PATIENCE = 60.0
 """Seconds for a process to start and load its rules on a busy machine.  An idle machine takes two."""
@@ -123,6 +125,17 @@ def test_a_kubeconfig_that_can_not_be_read_is_a_bad_configuration(configured: Be
     configure(bench, clientConnection={"kubeconfig": "/none"})
     bench.wait_until(lambda: bench.metric(REJECTED) == 1, PATIENCE)
     assert "/none: No such file or directory" in json.loads(bench.healthz().body)["warnings"][0]
+    assert bench.is_right()
+
+
+def test_a_kubeconfig_that_contradicts_the_arguments_is_a_bad_configuration(configured: Bench) -> None:
+    """A configuration is rejected if the restarted agent couldn't use its kubeconfig with --api-server."""
+    bench = configured
+    other = bench.kubeconfig.with_name("without-tls")
+    other.write_text(bench.kubeconfig.read_text().replace("https://", "http://"))
+    configure(bench, clientConnection={"kubeconfig": str(other)})
+    bench.wait_until(lambda: bench.metric(REJECTED) == 1, PATIENCE)
+    assert "--api-server: 'https://127.0.0.1:1' is not a URL like http://" in bench.healthz().body.decode()
     assert bench.is_right()
 
 
