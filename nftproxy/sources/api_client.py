@@ -202,7 +202,8 @@ class ApiClient:
         try:
             async with self._writer.answer(read=self.patience.connect, **request) as response:
                 return response.status_code, await bounded_content(response, _LARGEST_OBJECT, self.patience.page)
-        except CONNECTION_ERRORS as error:
+        except Exception as error:  # after any error the callers retry, and their tasks go on
+            _log_defect(error, "a defect while making a request")
             text = failure_text(error, self._writer.host, self.patience)
             await self._writer.fail_over()
             raise Unavailable(text) from error
@@ -217,14 +218,7 @@ class ApiClient:
         self._said.clear()
 
     def _handle_failure(self, host: str, reflector: Reflector, error: Exception) -> None:
-        if not isinstance(error, CONNECTION_ERRORS):
-            warn(
-                Code.DEFECT,
-                "a defect while watching %(resource)s",
-                level=logging.ERROR,
-                exc_info=error,
-                resource=reflector.resource.plural,
-            )
+        _log_defect(error, "a defect while watching %(resource)s", resource=reflector.resource.plural)
         text = failure_text(error, host, self.patience, is_watch=reflector.is_watching)
         if isinstance(cause_of(error), SILENCE):
             reflector.receive_silence(text, now())
@@ -266,6 +260,12 @@ class ApiClient:
         self._server_answered.clear()
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._server_answered.wait(), seconds)
+
+
+def _log_defect(error: Exception, text: str, **values: str) -> None:
+    """Log an error with its traceback, unless connections raise it."""
+    if not isinstance(error, CONNECTION_ERRORS):
+        warn(Code.DEFECT, text, level=logging.ERROR, exc_info=error, **values)
 
 
 async def _converse(

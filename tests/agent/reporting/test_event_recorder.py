@@ -346,3 +346,14 @@ def test_sending_survives_an_api_that_is_away(tmp_path: Path) -> None:
         kubeconfig = server.write_kubeconfig(tmp_path / "kubeconfig")
     with pytest.raises(Unavailable, match=r"no connection to 127\.0\.0\.1:\d+: Connection refused"):
         asyncio.run(ApiClient(str(kubeconfig)).send_event("shop", b"{}"))
+
+
+def test_sending_survives_unusable_credentials(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """If the client can't make the request, the Event is to be tried again too, and the log has the traceback."""
+    with ApiServer(tls=True, authenticate=True) as server:
+        kubeconfig = server.write_kubeconfig(tmp_path / "kubeconfig")
+        kubeconfig.write_text(kubeconfig.read_text().replace(server.token, "\N{EURO SIGN}"))
+        with pytest.raises(Unavailable, match="'ascii' codec can't encode character"):
+            asyncio.run(ApiClient(str(kubeconfig)).send_event("shop", b"{}"))
+    assert "a defect while making a request" in caplog.text
+    assert "UnicodeEncodeError" in caplog.text
