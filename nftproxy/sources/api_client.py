@@ -101,6 +101,7 @@ class ApiClient:
         self._report_request = report_request
         self._problems = Counter[str]()
         self._writer = self._connection()
+        self._writing = asyncio.Lock()
         self.activities: dict[str, ResourceActivity] = {}
 
     def _connection(self) -> Connection:
@@ -199,14 +200,15 @@ class ApiClient:
         return await self._single(version="", base="/version", headers=HEADERS)
 
     async def _single(self, **request: Any) -> tuple[int, bytes]:
-        try:
-            async with self._writer.answer(read=self.patience.connect, **request) as response:
-                return response.status_code, await bounded_content(response, _LARGEST_OBJECT, self.patience.page)
-        except Exception as error:  # after any error the callers retry, and their tasks go on
-            _log_defect(error, "a defect while making a request")
-            text = failure_text(error, self._writer.host, self.patience)
-            await self._writer.fail_over()
-            raise Unavailable(text) from error
+        async with self._writing:  # a connection has one request at a time, and several tasks share it
+            try:
+                async with self._writer.answer(read=self.patience.connect, **request) as response:
+                    return response.status_code, await bounded_content(response, _LARGEST_OBJECT, self.patience.page)
+            except Exception as error:  # after any error the callers retry, and their tasks go on
+                _log_defect(error, "a defect while making a request")
+                text = failure_text(error, self._writer.host, self.patience)
+                await self._writer.fail_over()
+                raise Unavailable(text) from error
 
     async def aclose(self) -> None:
         """Close the connection for Events and other single requests."""

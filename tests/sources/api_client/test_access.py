@@ -23,6 +23,7 @@ from nftproxy.sources.api_connection import RequestOutcome
 from nftproxy.sources.credentials import Credentials, read_credentials
 from tests.sources.api_client.following import (
     BOOKMARKS,
+    NODE,
     PATIENCE,
     PLURALS,
     RESOURCES,
@@ -102,6 +103,14 @@ async def test_expired_token(server: ApiServer, cluster: ApiClient) -> None:
         await seen.right()
         for plural in PLURALS - {"services"}:
             assert seen.requests(resource=plural) == 2, "others run on"
+
+
+async def test_single_requests_share_a_connection(server: ApiServer, cluster: ApiClient) -> None:
+    """Requests that several tasks make at once follow each other on the same connection."""
+    await asyncio.gather(*(cluster.read_node(NODE) for _ in range(5)), cluster.send_event("shop", b"{}"))
+    await cluster.aclose()
+    assert len(server.requests()) == 6
+    assert len({request.port for request in server.requests()}) == 1
 
 
 async def test_in_a_pod(server: ApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
