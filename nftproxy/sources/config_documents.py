@@ -156,8 +156,8 @@ def _daemon_sets(objects: Iterable[Object]) -> Iterator[str]:
 
 def _servers(objects: Iterable[Object]) -> Iterator[str]:
     """Yield the URLs of API servers in the kubeconfigs among some objects."""
-    kubeconfigs = (each for each in objects if each.get("kind") == "Config")
-    for cluster in (each for kubeconfig in kubeconfigs for each in kubeconfig.get("clusters") or ()):
+    found = (each.get("clusters") for each in objects if each.get("kind") == "Config")
+    for cluster in (each for clusters in found if isinstance(clusters, list) for each in clusters):
         match cluster:
             case {"cluster": {"server": str(server)}}:
                 yield server

@@ -450,3 +450,12 @@ def test_manifests_are_read_from_a_file(tmp_path: Path) -> None:
     file.write_text(yaml.safe_load(CONFIG_MAP)["data"]["config.conf"])
     assert nftproxy("manifests", file).err.startswith(ADDRESS)
     assert make("--api-server", "https://10.0.0.1:6443", str(file)).environment["KUBERNETES_SERVICE_HOST"] == "10.0.0.1"
+
+
+@pytest.mark.parametrize("clusters", ["5", "{a: b}", "[5, {cluster: 5}]"])
+def test_a_kubeconfig_without_clusters_has_no_address(clusters: str) -> None:
+    """If the clusters of a kubeconfig aren't clusters, the address of the API server isn't known."""
+    config = yaml.safe_load(CONFIG_MAP)["data"]["config.conf"]
+    done = nftproxy("manifests", "-", stdin=f"{config}\n---\nkind: Config\nclusters: {clusters}\n")
+    assert (done.status, done.out) == (2, "")
+    assert done.err.startswith(ADDRESS)
