@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -24,15 +26,21 @@ REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 
 @pytest.fixture
 def answering() -> Iterator[Any]:
-    """Return a function that answers a connection with these bytes, and returns the URL."""
+    """Return a function that answers a connection with these bytes, and returns the URL.
+
+    Other bytes may trickle after them, for five seconds or until the client goes.
+    """
     with socket.create_server(("127.0.0.1", 0)) as listener:
 
-        def start(answer: bytes) -> str:
+        def start(answer: bytes, then: bytes = b"") -> str:
             def run() -> None:
                 connection, _ = listener.accept()
-                with connection:
+                with connection, contextlib.suppress(OSError):
                     connection.recv(4096)
                     connection.sendall(answer)
+                    for _ in range(500 if then else 0):
+                        time.sleep(0.01)
+                        connection.sendall(then)
 
             threading.Thread(target=run, daemon=True).start()
             return f"http://127.0.0.1:{listener.getsockname()[1]}/x"
@@ -59,6 +67,16 @@ def test_no_answer(answering: Any, monkeypatch: pytest.MonkeyPatch, answer: byte
     monkeypatch.setattr(doctor_queries, "LONGEST", 10)
     with pytest.raises(Unavailable, match=error):
         fetch(answering(answer))
+
+
+@pytest.mark.parametrize(
+    ("first", "then"), [(b"HTTP/1.1 200 OK\r\n\r\n", b"x"), (b"", b"HTTP/1.1 100 Continue\r\n\r\n")]
+)
+def test_an_answer_that_trickles(answering: Any, monkeypatch: pytest.MonkeyPatch, first: bytes, then: bytes) -> None:
+    """An answer that comes in small pieces, each in time, is given up as a whole."""
+    monkeypatch.setattr(doctor_queries, "PATIENCE", 0.2)
+    with pytest.raises(Unavailable, match=r"/x has no complete answer within 0\.2 s"):
+        fetch(answering(first, then))
 
 
 def test_a_url_that_is_none() -> None:
