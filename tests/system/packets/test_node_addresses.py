@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from nftproxy_conformance.lab import DROPPED, NODE, PORT_UNREACHABLE, TCP_RESET, Lab, Origin, Outcome
+from nftproxy_conformance.lab import DROPPED, NODE, PORT_UNREACHABLE, TCP_RESET, Kind, Lab, Origin, Outcome
 
 from nftproxy.model.settings import PortRange
 from tests.support.cluster import IP, IP6, Cluster, Ip, at, beside, everywhere, masqueraded, pods, seen
@@ -54,6 +54,12 @@ def test_source_ranges_guard_it(lab: Lab, ip: Ip) -> None:
     cluster = Cluster(lab, one(ip, load_balancer_ips=[ip.node], source_ranges=[outside]), *slices(ip))
     assert cluster.outcomes(Origin.OUTSIDE, ip.node) == masqueraded(ip.here)
     assert cluster.outcomes(Origin.POD, ip.node, times=2) == {DROPPED}
+
+
+def test_a_server_at_the_external_address_is_reached(lab: Lab, ip: Ip) -> None:
+    """Packets to an endpoint that has the very external address and port pass as they are, wherever it is."""
+    cluster = Cluster(lab, one(ip, external_ips=[ip.away]), slice_of("shop/one", [ip.away], ports=["http:80"]))
+    assert cluster.by_origin(ip.away) == everywhere(Outcome(Kind.UNTOUCHED, masqueraded=True))
 
 
 def test_affinity_holds_there(lab: Lab) -> None:

@@ -248,6 +248,13 @@ def test_a_node_port_may_be_its_endpoints_own_port(lab: Lab, ip: Ip, protocol: s
     assert cluster.outcomes(Origin.OUTSIDE, ip.node, PORT, protocol) == {NODE, *masqueraded(ip.away, port=PORT)}
 
 
+def test_a_server_in_the_nodes_network_needs_no_node_name(lab: Lab, ip: Ip, protocol: str) -> None:
+    """A server that listens at the very node port is reached too if its EndpointSlice doesn't name its node."""
+    nameless = slice_of(endpoints=[ip.node], ports=[f"http:{PORT}/{protocol}"])
+    cluster = Cluster(lab, exposed_service(ip, protocol), nameless)
+    assert cluster.outcomes(Origin.OUTSIDE, ip.node, PORT, protocol) == {NODE}
+
+
 def test_a_node_address_on_no_interface_serves_but_does_not_refuse(lab: Lab, ip: Ip) -> None:
     """A cloud's external address leads to endpoints.  Without any, packets go their way as for any foreign address."""
     given = exposed_service(ip, external_policy="Local", external_ips=[])
