@@ -28,6 +28,8 @@ from tests.system.e2e.objects import Object, node, service, service_cidr, slice_
 _beacons = itertools.count(1024)
 
 NODES = ("node-a", "node-b", "node-c")
+BRIEF = 0.2
+"""Seconds for a connection that is dropped, or that is tried again if it fails."""
 
 
 class Town(NamedTuple):
@@ -52,7 +54,7 @@ class Town(NamedTuple):
         beacon = service("beacon", vips=[BEACON], ports=[f"{name}:{port}"])
         self.server.put(beacon, slice_of(self.servers["node-b"].address, name="beacon", ports=[f"{name}:8080"]))
         for client in self.clients.values():
-            eventually(who(client, BEACON, port), "web-1")
+            eventually(who(client, BEACON, port, timeout=BRIEF), "web-1")
 
     def slices(self, *names: str, condition: str = "ready", ports: str = "8080") -> list[Object]:
         """Slices of both families with the server pods of these nodes."""
@@ -116,12 +118,14 @@ def town(shared_town: Town) -> Town:
     return shared_town
 
 
-def who(host: RealHost, address: str, port: int = 80, protocol: str = "tcp", *, sport: int = 0) -> Callable[[], str]:
+def who(
+    host: RealHost, address: str, port: int = 80, protocol: str = "tcp", *, sport: int = 0, timeout: float = PATIENCE
+) -> Callable[[], str]:
     """A function that returns the name of the server that answers, or the name of the error."""
 
     def look() -> str:
         try:
-            return host.ask(address, port, protocol, sport=sport, timeout=0.2).name
+            return host.ask(address, port, protocol, sport=sport, timeout=timeout).name
         except OSError as error:
             return type(error).__name__
 
@@ -169,7 +173,7 @@ def test_internal_policy_local_real(town: Town, ip: Ip) -> None:
     for name, server in (("node-a", "web-0"), ("node-b", "web-1")):
         assert anyone(town.clients[name], ip.vip) == {server}
         assert anyone(town.nodes[name], ip.vip) == {server}
-    assert who(town.clients["node-c"], ip.vip)() == "TimeoutError"
+    assert who(town.clients["node-c"], ip.vip, timeout=BRIEF)() == "TimeoutError"
 
 
 def test_external_policy_local_real(town: Town, ip: Ip) -> None:
@@ -179,7 +183,7 @@ def test_external_policy_local_real(town: Town, ip: Ip) -> None:
         address = address_of(town.nodes[name], ip)
         assert anyone(town.outside, address, 30080) == {server}
         assert town.outside.ask(address, 30080).client.ip == address_of(town.outside, ip)
-    assert who(town.outside, address_of(town.nodes["node-c"], ip), 30080)() == "TimeoutError"
+    assert who(town.outside, address_of(town.nodes["node-c"], ip), 30080, timeout=BRIEF)() == "TimeoutError"
 
 
 def test_proxy_restarts(town: Town, ip: Ip) -> None:
@@ -224,7 +228,7 @@ def test_udp_server_pod_cycles(town: Town, ip: Ip, is_node_port: bool) -> None:
     client = town.outside if is_node_port else town.clients["node-a"]
     address, port = (address_of(town.nodes["node-a"], ip), 30080) if is_node_port else (ip.vip, 80)
     sport = 4000 + 2 * is_node_port + ip.is_ipv6
-    look = who(client, address, port, "udp", sport=sport)
+    look = who(client, address, port, "udp", sport=sport, timeout=BRIEF)
     eventually(look, "web-0")
     town.put(*town.slices("node-b"))
     eventually(look, "web-1")
@@ -259,7 +263,7 @@ def test_large_requests(town: Town, ip: Ip) -> None:
     """Datagrams that need several packets, and 256 KiB over TCP, reach the server through the Service whole."""
     town.put(web(), *town.slices("node-b"))
     client = town.clients["node-a"]
-    eventually(who(client, ip.vip, 80, "udp"), "web-1")
+    eventually(who(client, ip.vip, 80, "udp", timeout=BRIEF), "web-1")
     family = socket.AF_INET6 if ip.is_ipv6 else socket.AF_INET
     with client.namespace.socket(family, socket.SOCK_DGRAM) as datagrams:
         datagrams.settimeout(PATIENCE)
@@ -385,7 +389,7 @@ def test_internal_policy_local_to_host_network(town: Town, ip: Ip) -> None:
     for name in ("node-a", "node-b"):
         assert who(town.clients[name], ip.vip)() == name
         assert who(town.nodes[name], ip.vip)() == name
-    assert who(town.clients["node-c"], ip.vip)() == "TimeoutError"
+    assert who(town.clients["node-c"], ip.vip, timeout=BRIEF)() == "TimeoutError"
 
 
 @pytest.mark.parametrize("policy", ["Cluster", "Local"])
