@@ -218,12 +218,12 @@ def test_the_kernel_is_read_once_for_scrapes_that_come_together() -> None:
 
 def test_a_scrape_does_not_wait_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
     """While a reading hangs, scrapes get the previous counts, and the loop goes on."""
-    monkeypatch.setattr("nftproxy.agent.reporting.service_counts.PATIENCE", 0.01)
 
     async def main() -> None:
         counts, kernel, clock = counting()
         await counts.set_baseline()
         before = await counts.exposition()
+        monkeypatch.setattr("nftproxy.agent.reporting.service_counts.PATIENCE", 0.01)
         kernel.hangs.clear()
         clock.seconds += 10
         assert [await counts.exposition() for _ in range(3)] == [before] * 3
