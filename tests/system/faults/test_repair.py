@@ -57,9 +57,8 @@ def test_damage_is_repaired_and_counted(quiet: Bench, harm: str) -> None:
     quiet.lab.load(harm)
     quiet.wait_until(lambda: quiet.has_tables() and quiet.is_right())
     assert quiet.lab.connect(Origin.POD, vip(1), 80) == endpoint(pod(1), 8080)
-    logged = quiet.log()[size:]
-    assert re.search(r"our tables will be loaded again: .+ \(process \d+\) has changed them", logged)
-    assert WHAT_IS_SAID[harm] in logged
+    quiet.wait_until(lambda: WHAT_IS_SAID[harm] in quiet.log()[size:])
+    assert re.search(r"our tables will be loaded again: .+ \(process \d+\) has changed them", quiet.log()[size:])
     harmed = {family for family in Family if quiet.metric(repairs(family)) > before[family]}
     named = {family for family in Family if harm == "flush ruleset" or f"{family.value} nftproxy" in harm}
     assert harmed == named
