@@ -15,6 +15,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 from nftproxy_conformance.lab import Lab, RealNetwork, obstacle
 
+from nftproxy.kernel.capabilities import probe
 from tests.support.cluster import IP, IP6, Ip
 from tests.support.flowtables import on_fast_path, trying_lab
 
@@ -88,6 +89,15 @@ def network() -> Iterator[RealNetwork]:
 def ip(request: pytest.FixtureRequest) -> Ip:
     """Addresses of each family in turn: a test that takes `ip` runs once with either."""
     chosen: Ip = request.param
+    return chosen
+
+
+@pytest.fixture(params=[IP, IP6], ids=["ip", "ip6"])
+def remembered(request: pytest.FixtureRequest) -> Ip:
+    """Addresses of each family in which this machine's nft can remember clients."""
+    chosen: Ip = request.param
+    if chosen.is_ipv6 and not probe().capabilities.wide_maps:
+        pytest.skip(probe().reason)
     return chosen
 
 

@@ -19,21 +19,12 @@ from nftproxy.model.events import Put
 from nftproxy.model.objects import EndpointSlice, Service
 from nftproxy.rules.renderer import ENDPOINTS_TEMPLATE, Renderer
 from tests.support.churn import Churn, Step, cycle, full_transaction, loaded
-from tests.support.cluster import IP, IP6, Ip
+from tests.support.cluster import Ip
 from tests.support.factories import pipeline, service, slice_of, templates
 
 pytestmark = pytest.mark.skipif(bool(obstacle()), reason=obstacle())
 
 SCALE = 5 if os.environ.get("NFTPROXY_TESTS") == "long" else 1
-
-
-@pytest.fixture(params=[IP, IP6], ids=["ip", "ip6"])
-def remembered(request: pytest.FixtureRequest) -> Ip:
-    """Addresses of each family in which this machine's nft can remember clients."""
-    ip: Ip = request.param
-    if ip.is_ipv6 and not probe().capabilities.wide_maps:
-        pytest.skip(probe().reason)
-    return ip
 
 
 def sticky(ip: Ip, protocol: str = "tcp", **tweaks: Any) -> Service:

@@ -37,13 +37,10 @@ OUTSIDE = Origin.OUTSIDE
 Picks = dict[str, Address | None]
 
 
-@pytest.fixture(params=[IP, IP6], ids=["ip", "ip6"])
-def ip(request: pytest.FixtureRequest) -> Ip:
+@pytest.fixture
+def ip(remembered: Ip) -> Ip:
     """Addresses of each family in which clients can be remembered."""
-    chosen: Ip = request.param
-    if chosen.is_ipv6 and not probe().capabilities.wide_maps:
-        pytest.skip(probe().reason)
-    return chosen
+    return remembered
 
 
 def clients(ip: Ip) -> list[str]:
