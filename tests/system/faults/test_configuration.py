@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import threading
 from collections.abc import Iterator
 
 import pytest
@@ -12,6 +11,7 @@ import yaml
 from nftproxy_conformance.apiserver import ApiServer
 from nftproxy_conformance.lab import UNTOUCHED, Origin, Outcome, Probe, endpoint
 
+from tests.support.background import repeating
 from tests.system.faults.bench import Bench, endpoints, pod, service, vip
 from tests.system.faults.test_life import LOADED, start
 from tests.system.packets.manifests import labelled
@@ -62,25 +62,18 @@ def test_a_good_configuration_is_taken_over_without_a_connection_lost(configured
     """The agent restarts in its own process with the new configuration, and no client's connection fails."""
     bench = configured
     outcomes: list[Outcome] = []
-    is_over = threading.Event()
 
     def connect() -> None:
-        while not is_over.is_set():
-            outcomes.extend(bench.lab.connect_many([Probe(Origin.POD, vip(number), 80) for number in range(1, 6)]))
+        outcomes.extend(bench.lab.connect_many([Probe(Origin.POD, vip(number), 80) for number in range(1, 6)]))
 
     assert in_force(bench)["oomScoreAdj"] == -999
     (established,) = bench.lab.establish([bench.lab.connect(Origin.POD, vip(1), 80)])
     process = bench.process_id
-    client = threading.Thread(target=connect)
-    client.start()
-    try:
+    with repeating(connect):
         with bench.logging(LOADED):
             configure(bench, oomScoreAdj=-998)
         bench.wait_until_right(PATIENCE)
         assert f"{ANEW}: oomScoreAdj from -999 to -998\n" in bench.log()
-    finally:
-        is_over.set()
-        client.join()
     assert in_force(bench)["oomScoreAdj"] == -998
     assert bench.process_id == process
     assert ANEW in bench.log()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import threading
 from pathlib import Path
 
 import yaml
@@ -12,6 +11,7 @@ from nftproxy_conformance.lab import Origin, Outcome, Probe, endpoint
 
 from nftproxy.kernel.libnftables import Kernel
 from nftproxy.model.addresses import Family
+from tests.support.background import repeating
 from tests.system.faults.bench import PLURALS, Bench, endpoints, pod, service, vip
 
 LOADED = "loaded the rules"
@@ -136,21 +136,14 @@ def _is_gone(pid: int) -> bool:
 def test_a_restart_disturbs_nobody(bench: Bench) -> None:
     """No connection fails while the agent stops, starts and loads its rules again."""
     outcomes: list[Outcome] = []
-    is_over = threading.Event()
 
     def connect() -> None:
-        while not is_over.is_set():
-            outcomes.extend(bench.lab.connect_many([Probe(Origin.POD, vip(number), 80) for number in range(1, 6)]))
+        outcomes.extend(bench.lab.connect_many([Probe(Origin.POD, vip(number), 80) for number in range(1, 6)]))
 
-    client = threading.Thread(target=connect)
-    client.start()
-    try:
+    with repeating(connect):
         for _ in range(2):
             bench.stop()
             start(bench)
         bench.wait_until_right()
-    finally:
-        is_over.set()
-        client.join()
     assert len(outcomes) > 100
     assert set(outcomes) == {endpoint(pod(number), 8080) for number in range(1, 6)}

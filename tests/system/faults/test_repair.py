@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import itertools
 import re
-import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 
 import pytest
 from nftproxy_conformance.apiserver import ApiServer
 from nftproxy_conformance.lab import Origin, endpoint
 
 from nftproxy.model.addresses import Family
+from tests.support.background import repeating
 from tests.system.faults.bench import Bench, endpoints, pod, vip
 
 PERIOD = 3600
@@ -95,24 +94,15 @@ def changes(bench: Bench, server: ApiServer) -> list[float]:
     return taken
 
 
-@contextmanager
-def somebody_busy(bench: Bench) -> Iterator[None]:
+def somebody_busy(bench: Bench) -> AbstractContextManager[object]:
     """Another program commits to its own tables, about fifty times a second."""
-    is_over = threading.Event()
+    numbers = itertools.cycle(range(10))
 
     def commit() -> None:
-        for number in itertools.count():
-            bench.lab.load(f"add table inet firewall{number % 10}\nflush table inet firewall{number % 10}")
-            if is_over.wait(0.02):
-                return
+        number = next(numbers)
+        bench.lab.load(f"add table inet firewall{number}\nflush table inet firewall{number}")
 
-    thread = threading.Thread(target=commit)
-    thread.start()
-    try:
-        yield
-    finally:
-        is_over.set()
-        thread.join()
+    return repeating(commit, 0.02)
 
 
 def test_a_set_that_was_declared_in_another_way_is_repaired(bench: Bench) -> None:
