@@ -23,7 +23,7 @@ from nftproxy.policy.state import ClusterState
 from nftproxy.sources.api_client import ApiClient
 from nftproxy.sources.api_connection import Timeouts
 from tests.support import objects
-from tests.support.waiting import until
+from tests.support.waiting import PATIENCE, until
 
 NODE = "node-a"
 RESOURCES = resources(NODE)
@@ -38,7 +38,8 @@ TIMES = ReflectorTimes(
     first_error=0.02,
     longest_error=0.2,
 )
-PATIENCE = Timeouts(connect=0.5, answer=0.3, silence=0.4)
+BRIEF = Timeouts(connect=0.5, answer=0.3, silence=0.4)
+"""For servers that hang.  Else only a fault ends a request, however slow the machine is."""
 BOOKMARKS = 0.1
 """Seconds between bookmarks: some of them fit into the time in which a watch must not be silent."""
 FUTURE_WAIT = 0.1
@@ -162,13 +163,13 @@ async def following(
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        await asyncio.to_thread(server.wait_for_watches, 0)
+        await asyncio.to_thread(server.wait_for_watches, 0, timeout=PATIENCE)
 
 
 def reach(server: ApiServer, directory: Path, **more: Any) -> ApiClient:
     """The cluster of a server, by a kubeconfig in a directory."""
     config = server.write_kubeconfig(directory / "kubeconfig")
-    return ApiClient(str(config), **{"times": TIMES, "patience": PATIENCE} | more)
+    return ApiClient(str(config), **{"times": TIMES} | more)
 
 
 def change(server: ApiServer, *, start: int = 100) -> None:

@@ -9,7 +9,6 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 import yaml
 from nftproxy_conformance.apiserver import ApiServer, Proof
@@ -19,12 +18,11 @@ from nftproxy.api.pauses import ReflectorTimes
 from nftproxy.model.errors import BadInput, Unavailable
 from nftproxy.sources import api_connection
 from nftproxy.sources.api_client import ApiClient
-from nftproxy.sources.api_connection import RequestOutcome
+from nftproxy.sources.api_connection import RequestOutcome, Timeouts
 from nftproxy.sources.credentials import Credentials, read_credentials
 from tests.sources.api_client.following import (
     BOOKMARKS,
     NODE,
-    PATIENCE,
     PLURALS,
     RESOURCES,
     TIMES,
@@ -118,7 +116,7 @@ async def test_in_a_pod(server: ApiServer, tmp_path: Path, monkeypatch: pytest.M
     for name, value in server.environment.items():
         monkeypatch.setenv(name, value)
     account = server.write_service_account(tmp_path)
-    cluster = ApiClient(account=account, times=TIMES, patience=PATIENCE)
+    cluster = ApiClient(account=account, times=TIMES)
     async with following(server, cluster) as seen:
         await seen.right()
         server.rotate_token()
@@ -142,7 +140,7 @@ def rewrite(path: Path, **tweaks: Object) -> Path:
 
 async def reads(server: ApiServer, config: Path, **more: Any) -> None:
     """Follow a cluster by a kubeconfig until all is known."""
-    cluster = ApiClient(str(config), **{"times": TIMES, "patience": PATIENCE} | more)
+    cluster = ApiClient(str(config), **{"times": TIMES} | more)
     async with following(server, cluster) as seen:
         await seen.right()
 
@@ -166,7 +164,7 @@ async def test_public_authorities(
     kubeconfig["clusters"][0]["cluster"] = {"server": f"{scheme}://127.0.0.1:{server.port}"}
     (tmp_path / "kubeconfig").write_text(yaml.safe_dump(kubeconfig))
     for _ in range(5):
-        cluster = ApiClient(str(tmp_path / "kubeconfig"), times=TIMES, patience=PATIENCE)
+        cluster = ApiClient(str(tmp_path / "kubeconfig"), times=TIMES)
         with pytest.raises(Unavailable):  # this server's authority isn't public, and it doesn't speak plain HTTP
             await cluster.request("GET", "v1", "services")
         await cluster.aclose()
@@ -205,8 +203,7 @@ async def test_plugin(server: ApiServer, tmp_path: Path, caplog: pytest.LogCaptu
     )
     plugin = {"apiVersion": V1, "command": "python3", "args": ["-c", code, V1, str(tmp_path / "token")]}
     config = rewrite(server.write_kubeconfig(tmp_path / "kubeconfig"), user={"token": None, "exec": plugin})
-    patience = msgspec.structs.replace(PATIENCE, plugin_again=0.1)
-    cluster = ApiClient(str(config), times=TIMES, patience=patience)
+    cluster = ApiClient(str(config), times=TIMES, patience=Timeouts(plugin_again=0.1))
     async with following(server, cluster, [RESOURCES[2]]) as seen:
         await seen.until(lambda: server.watches("services") == 1)
         token = server.rotate_token(publish=False)
@@ -232,7 +229,7 @@ async def test_plugin_gives_a_certificate(server: ApiServer, tmp_path: Path, mon
     (tmp_path / "plugin").chmod(0o755)
     config = server.write_kubeconfig(tmp_path / "kubeconfig")
     rewrite(config, user={"token": None, "exec": {"apiVersion": V1, "command": "./plugin"}})
-    cluster = ApiClient(str(config), times=TIMES, patience=PATIENCE)
+    cluster = ApiClient(str(config), times=TIMES)
     async with following(server, cluster) as seen:
         await seen.right()
         for _ in range(3):

@@ -23,12 +23,6 @@ BUFFERS = 8 * 2**20
 """Bytes that may be on their way between two processes: TCP grows its buffers up to 6 MiB (tcp_rmem, tcp(7))."""
 
 
-@pytest.fixture
-def cluster(server: ApiServer, tmp_path: Path) -> ApiClient:
-    """The server's cluster, with the agent's own patience: only bounds end a request, however slow the machine is."""
-    return reach(server, tmp_path, patience=Timeouts())
-
-
 @pytest.mark.parametrize("verb", ["list", "watch"])
 @pytest.mark.parametrize("code", [301, 302, 303, 307, 308])
 @pytest.mark.parametrize("tls", [True, False], ids=["https", "http"])

@@ -13,14 +13,13 @@ from typing import Any
 
 import httpx
 import pytest
-from msgspec import structs
 from nftproxy_conformance.apiserver import ApiServer, faults
 
 from nftproxy.model.events import Listed
 from nftproxy.sources.api_client import ApiClient
 from nftproxy.sources.api_connection import Timeouts
 from nftproxy.sources.failure_texts import failure_text
-from tests.sources.api_client.following import PATIENCE, RESOURCES, SOON, change, following, reach, service
+from tests.sources.api_client.following import BRIEF, RESOURCES, change, following, reach, service
 
 # ---- faults --------------------------------------------------------------------------------------------------------
 
@@ -49,7 +48,6 @@ STREAM_FAULTS = {
     "blank": faults.Inject(b"\n\r\n"),
 }
 SILENT_FAULTS = STREAM_FAULTS["black hole"], STREAM_FAULTS["line cut, silent"]
-PATIENT = structs.replace(PATIENCE, silence=SOON)  # no watch is begun anew because the machine is busy
 ANSWER_FAULTS = {
     **{str(code): faults.Respond(code) for code in (400, 401, 403, 404, 410, 422, 429, 500, 503, 504)},
     "429 of a queue": faults.Respond(429, body=b"Too many requests\n"),
@@ -79,7 +77,7 @@ def with_each(table: dict[str, Any]) -> pytest.MarkDecorator:
 async def test_faults_in_watches(server: ApiServer, tmp_path: Path, action: faults.Action) -> None:
     """In spite of any fault in running watches, no changes are missed, and other watches aren't disturbed."""
     is_silent = action in SILENT_FAULTS
-    async with following(server, reach(server, tmp_path, patience=PATIENCE if is_silent else PATIENT)) as seen:
+    async with following(server, reach(server, tmp_path, patience=BRIEF if is_silent else None)) as seen:
         await seen.right()
         server.faults.add(
             *(faults.Fault(action, verb="watch", resource=name) for name in ("services", "endpointslices"))
@@ -93,9 +91,9 @@ async def test_faults_in_watches(server: ApiServer, tmp_path: Path, action: faul
 
 
 @with_each(ANSWER_FAULTS)
-async def test_faults_of_watches(server: ApiServer, tmp_path: Path, action: faults.Action) -> None:
+async def test_faults_of_watches(server: ApiServer, cluster: ApiClient, action: faults.Action) -> None:
     """After any answers to a watch, it runs in the end, from where the last watch ended."""
-    async with following(server, reach(server, tmp_path, patience=PATIENT)) as seen:
+    async with following(server, cluster) as seen:
         await seen.right()
         server.faults.add(faults.Fault(action, verb="watch", resource="services", count=3))
         server.faults.add(faults.Fault(faults.EndWatch(), verb="watch", resource="services"))
@@ -107,11 +105,11 @@ async def test_faults_of_watches(server: ApiServer, tmp_path: Path, action: faul
 
 
 @with_each(LIST_FAULTS | {"stale": faults.Stale(4)})
-async def test_faults_of_first_lists(server: ApiServer, cluster: ApiClient, action: faults.Action) -> None:
+async def test_faults_of_first_lists(server: ApiServer, tmp_path: Path, action: faults.Action) -> None:
     """After any answers to a first list, there is no event before the whole list has come."""
     for plural in ("services", "endpointslices"):
         server.faults.add(faults.Fault(action, verb="list", resource=plural, count=2))
-    async with following(server, cluster) as seen:
+    async with following(server, reach(server, tmp_path, patience=BRIEF)) as seen:
         await seen.ready()
         ((first, *more),) = seen.batches["services"][:1]
         assert isinstance(first, Listed)
@@ -121,9 +119,9 @@ async def test_faults_of_first_lists(server: ApiServer, cluster: ApiClient, acti
 
 
 @with_each(LIST_FAULTS)
-async def test_faults_of_later_lists(server: ApiServer, cluster: ApiClient, action: faults.Action) -> None:
+async def test_faults_of_later_lists(server: ApiServer, tmp_path: Path, action: faults.Action) -> None:
     """After any answers to a later list, the known objects stay until the whole new list has come."""
-    async with following(server, cluster) as seen:
+    async with following(server, reach(server, tmp_path, patience=BRIEF)) as seen:
         await seen.right()
         known = set(seen.state.services)
         server.faults.add(faults.Fault(action, verb="list", resource="services", count=2))
@@ -211,7 +209,7 @@ HARM: dict[str, tuple[Callable[[ApiServer], object], str]] = {
 @pytest.mark.parametrize(("harm", "words"), HARM.values(), ids=HARM.keys())
 async def test_failures_in_words(
     server: ApiServer,
-    cluster: ApiClient,
+    tmp_path: Path,
     caplog: pytest.LogCaptureFixture,
     harm: Callable[[ApiServer], object],
     words: str,
@@ -220,7 +218,7 @@ async def test_failures_in_words(
     caplog.set_level(logging.INFO, logger="nftproxy")
     harmed = harm(server)
     expected = f"services: {words.format(host=f'127.0.0.1:{server.port}')}; trying again in"
-    async with following(server, cluster, [RESOURCES[2]]) as seen:
+    async with following(server, reach(server, tmp_path, patience=BRIEF), [RESOURCES[2]]) as seen:
         await seen.until(lambda: expected in caplog.text)
         if isinstance(harmed, contextlib.ExitStack):
             harmed.close()
@@ -265,10 +263,9 @@ def pages(server: ApiServer, monkeypatch: pytest.MonkeyPatch, *more: faults.Faul
     server.faults.add(*more)
 
 
-async def test_pages(server: ApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_pages(server: ApiServer, cluster: ApiClient, monkeypatch: pytest.MonkeyPatch) -> None:
     """A list in pages is a single event."""
     pages(server, monkeypatch)
-    cluster = reach(server, tmp_path, patience=Timeouts())
     async with following(server, cluster) as seen:
         await seen.right()
         assert len(seen.batches["services"]) == 1
@@ -283,14 +280,15 @@ async def test_pages(server: ApiServer, tmp_path: Path, monkeypatch: pytest.Monk
     ids=repr,
 )
 async def test_a_page_fails(
-    server: ApiServer, cluster: ApiClient, monkeypatch: pytest.MonkeyPatch, action: faults.Action
+    server: ApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, action: faults.Action
 ) -> None:
     """A page that fails once is asked for again, and the pages before it are not."""
+    patience = Timeouts(answer=1.0) if isinstance(action, faults.BlackHole) else None
     pages(server, monkeypatch)
     server.faults.add(
         faults.Fault(action, verb="list", resource="services", when=lambda request: "continue" in request.query)
     )
-    async with following(server, cluster) as seen:
+    async with following(server, reach(server, tmp_path, patience=patience)) as seen:
         await seen.right()
         assert len(seen.batches["services"]) == 1
     asked = ["continue" in request.query for request in server.requests(verb="list", resource="services")]

@@ -23,7 +23,6 @@ from nftproxy.sources.api_client import ApiClient
 from nftproxy.sources.api_connection import Timeouts
 from tests.sources.api_client.following import (
     BOOKMARKS,
-    PATIENCE,
     PLURALS,
     TIMES,
     change,
@@ -128,7 +127,7 @@ async def test_any_answer_ends_the_pauses(
 ) -> None:
     """Any answer of a server that is back ends the pauses of all resources, however long they are."""
     times = msgspec.structs.replace(TIMES, first_attempt=7200.0, longest_attempt=7200.0)
-    cluster = reach(server, tmp_path, times=times, patience=Timeouts())
+    cluster = reach(server, tmp_path, times=times)
     async with following(server, cluster) as seen:
         await seen.right()
         await asyncio.sleep(TIMES.healthy)
@@ -164,11 +163,12 @@ async def test_waits_for_the_server(server: ApiServer, cluster: ApiClient, caplo
         await seen.right()
 
 
-async def test_black_hole(server: ApiServer, cluster: ApiClient) -> None:
+async def test_black_hole(server: ApiServer, tmp_path: Path) -> None:
     """A connection that is dead but open is noticed by the bookmarks that don't come, and without any other sign."""
-    async with following(server, cluster) as seen:
+    patience = Timeouts(silence=10 * BOOKMARKS)
+    async with following(server, reach(server, tmp_path, patience=patience)) as seen:
         await seen.right()
-        await asyncio.sleep(2 * PATIENCE.silence)
+        await asyncio.sleep(2 * patience.silence)
         assert seen.requests(verb="watch") == len(PLURALS), "bookmarks are a sign of life"
         server.faults.add(Fault(BlackHole(), verb="watch", resource="services"))
         server.put(service(9))
