@@ -11,11 +11,15 @@ import pytest
 from nftproxy_conformance.apiserver import ApiServer, Request, faults
 from nftproxy_conformance.lab import DROPPED, TCP_RESET, Origin, endpoint
 
+from tests.support.waiting import PATIENCE
 from tests.system.faults.bench import CROWD, PERMISSIONS, PLURALS, Bench, change, endpoints, pod, service, vip
+from tests.system.faults.hasty import TIMES
 
 AGENT = "tests.system.faults.hasty"
 MOST = 8
 """Requests for a resource in a test: a few failures, with a list and a watch for each."""
+LONGEST_PAUSE = TIMES.longest_error / 2
+"""Seconds between two attempts while a fault lasts, at least.  The pauses before are 0.025, 0.05, 0.1 and 0.2 s."""
 
 STREAM_FAULTS: dict[str, faults.Action] = {
     "ends": faults.EndWatch(),
@@ -54,6 +58,13 @@ def with_each(table: dict[str, faults.Action]) -> pytest.MarkDecorator:
 def assert_calm(bench: Bench, most: int = MOST) -> None:
     """Assert that no resource had more than `most` requests."""
     counts = {plural: len(bench.requests(resource=plural)) for plural in PLURALS}
+    assert max(counts.values()) <= most, counts
+
+
+def assert_paced(bench: Bench, began: float) -> None:
+    """Assert that no resource had more requests than pauses allow while a fault lasts, since a monotonic time."""
+    counts = {plural: len(bench.requests(resource=plural)) for plural in PLURALS}
+    most = 2 * (5 + (time.monotonic() - began) / LONGEST_PAUSE)  # a list may come with each watch
     assert max(counts.values()) <= most, counts
 
 
@@ -160,22 +171,23 @@ def test_tokens_rotate(bench: Bench, server: ApiServer) -> None:
 
 def test_tokens_expire(bench: Bench, server: ApiServer) -> None:
     """While the token is expired, the agent keeps its rules and waits for a new token."""
-    before = bench.held()
+    before, began = bench.held(), time.monotonic()
     server.expire_token()
     server.faults.add(*(faults.Fault(faults.EndWatch(), verb="watch", resource=plural) for plural in PLURALS))
     change(server)
-    server.wait_for_requests(2, status=401, resource="services")
+    server.wait_for_requests(2, status=401, resource="services", timeout=PATIENCE)
     assert bench.held() == before
     server.rotate_token()
     bench.wait_until_right()
-    assert_calm(bench)
+    assert_paced(bench, began)
 
 
 def test_one_that_may_not(bench: Bench, server: ApiServer) -> None:
     """A forbidden resource keeps its last known objects, and the agent follows all other resources."""
+    began = time.monotonic()
     server.rbac = [each for each in PERMISSIONS if each[1] != "endpointslices"]
     server.faults.add(faults.Fault(faults.EndWatch(), verb="watch", resource="endpointslices"))
-    server.wait_for_requests(1, status=403, resource="endpointslices")
+    server.wait_for_requests(1, status=403, resource="endpointslices", timeout=PATIENCE)
     server.put(service(90))
     bench.wait_until(lambda: bench.lab.connect(Origin.POD, vip(90), 80) == TCP_RESET)
     assert bench.lab.connect(Origin.POD, vip(2), 80) == endpoint(pod(2), 8080)
@@ -185,7 +197,7 @@ def test_one_that_may_not(bench: Bench, server: ApiServer) -> None:
     server.rbac = PERMISSIONS
     bench.wait_until_right()
     assert bench.lab.connect(Origin.POD, vip(2), 80) == endpoint(pod(77), 8080)
-    assert_calm(bench)
+    assert_paced(bench, began)
     assert {request.resource for request in bench.requests()} == {"endpointslices"}
 
 
@@ -199,10 +211,11 @@ def test_one_that_may_not(bench: Bench, server: ApiServer) -> None:
 )
 def test_no_hot_loop(bench: Bench, server: ApiServer, fault: faults.Fault) -> None:
     """A lasting fault costs few requests and no rule, and rules are right again after its end."""
+    began = time.monotonic()
     server.faults.add(fault, *(faults.Fault(faults.EndWatch(), verb="watch", resource=plural) for plural in PLURALS))
     time.sleep(1.0)
     assert bench.is_right()
-    assert_calm(bench, 2 * MOST)  # backoff: 0.05, 0.1, 0.2, 0.4, 0.5 s, half by chance.  A list may come with a watch
+    assert_paced(bench, began)
     change(server)
     server.faults.clear()
     bench.wait_until_right()
