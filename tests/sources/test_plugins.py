@@ -198,11 +198,15 @@ def test_a_hanging_plugin_is_killed_with_its_children(tmp_path: Path) -> None:
     """After its time the program goes with all that it has started, though they ignore SIGTERM and hold its output."""
     pids = tmp_path / "pids"
     script = "trap '' TERM; (trap '' TERM; echo $$ >> \"$1\"; exec sleep 3600) & echo $! >> \"$1\"; exec sleep 3600"
-    with pytest.raises(ConnectionError, match=r"took longer than 1 s, and was killed with its children"):
-        asked(shell(script, str(pids)), longest=1.0)
-    found = [int(pid) for pid in pids.read_text().split()]
+    for seconds in (1, 8, 64):  # a busy machine may take longer for two lines
+        pids.write_text("")
+        with pytest.raises(ConnectionError, match=rf"took longer than {seconds} s, and was killed with its children"):
+            asked(shell(script, str(pids)), longest=seconds)
+        found = [int(pid) for pid in pids.read_text().split()]
+        wait_until(lambda found=found: all(map(is_gone, found)))  # type: ignore[misc]
+        if len(found) == 2:
+            break
     assert len(found) == 2
-    wait_until(lambda: all(map(is_gone, found)))
 
 
 def test_a_child_that_is_left_holds_nobody_up(tmp_path: Path) -> None:
@@ -243,7 +247,6 @@ async def test_leaves_no_file_open() -> None:
             with contextlib.suppress(ConnectionError):
                 await PluginRunner(0.3, 0.0).credentials(shell(script, credential(token="a")), SERVER, b"")
         counts.append(await asyncio.to_thread(count_open_files))
-    counts = counts
     assert counts[-1] <= counts[0]
 
 
