@@ -73,10 +73,10 @@ def test_a_list_of_the_past(server: ApiServer, client: httpx.Client) -> None:
 
 def test_a_list_of_the_future_waits_for_it(server: ApiServer, client: httpx.Client) -> None:
     """A list of a version that is yet to come is answered when it has come."""
-    server.put(service("a"))
+    revision = server.put(service("a")) + 1
     timer = threading.Timer(0.1, lambda: server.put(service("b")))
     timer.start()
-    assert names(listed(client, resourceVersion=server.revision + 1)) == ["a", "b"]
+    assert names(listed(client, resourceVersion=revision)) == ["a", "b"]
     timer.join()
 
 

@@ -432,11 +432,12 @@ def test_a_lab_leaves_nothing_behind() -> None:
 
 def test_a_lost_marker_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     """When frames are lost on the lab's own ways nothing is said about connections, least of all "dropped"."""
-    monkeypatch.setattr("nftproxy_conformance.lab.wire.PATIENCE", 0.05)
     with Lab() as lab:
         lab.load('table netdev t { chain c { type filter hook ingress device "eth0" priority 0; drop; }; }')
-        with pytest.raises(LabError, match="marker"):
-            lab.connect(Origin.POD, IP.vip, 80)
+        with monkeypatch.context() as patched:
+            patched.setattr("nftproxy_conformance.lab.wire.PATIENCE", 0.05)
+            with pytest.raises(LabError, match="marker"):
+                lab.connect(Origin.POD, IP.vip, 80)
         lab.reset()
         assert lab.connect(Origin.POD, IP.vip, 80) == UNTOUCHED
 
