@@ -138,6 +138,16 @@ def memory(process_id: int) -> int:
     return _sum_of_family(process_id, lambda each: _memory("VmRSS", each) if each == process_id else _own_pages(each))
 
 
+def peak_growth() -> Callable[[], int]:
+    """Begin the peak of this process's resident memory anew.  The function returns its growth since in bytes.
+
+    The peak of getrusage(2) is the process's for ever: after a greater one, growth wouldn't show.
+    """
+    Path("/proc/self/clear_refs").write_text("5")  # proc(5): begin VmHWM anew
+    before = _memory("VmHWM", os.getpid())
+    return lambda: _memory("VmHWM", os.getpid()) - before
+
+
 def _own_pages(process_id: int) -> int:
     text = Path(f"/proc/{process_id}/smaps_rollup").read_text()
     return 1024 * sum(int(size) for size in re.findall(r"^Private_\w+: +(\d+) kB$", text, re.MULTILINE))

@@ -8,7 +8,6 @@ from __future__ import annotations
 import ctypes
 import itertools
 import os
-import resource
 import socket
 import threading
 import time
@@ -27,6 +26,7 @@ from nftproxy.rules.transaction import Transaction
 from tests.conftest import CLONE_NEWNET
 from tests.kernel.conntrack.entries import FRONT, Tracked, fill, sweeps, track
 from tests.support.factories import IPV4
+from tests.support.processes import peak_growth
 
 CHANGES, TURNS, ROUNDS = 100, 5, 8
 """Changes that are measured in a turn, turns of a round with sweeps and without, and rounds at most, until the machine
@@ -73,7 +73,7 @@ def test_a_sweep_among_many_takes_no_memory() -> None:
     """Among a million foreign entries a sweep takes no more memory than without them, and only stale entries go."""
     for protocol in (socket.IPPROTO_UDP, socket.IPPROTO_TCP):
         track(Tracked("198.51.100.7 1", FRONT, "10.1.0.5 53", protocol))
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    grown = peak_growth()
     for ports in (1, 9):
         fronts = itertools.product(range(53, 53 + ports), (Protocol.UDP, Protocol.TCP))
         wanted: Sweeps = {AddressPort(Address("10.96.0.10"), *front): NO_ENDPOINTS for front in fronts}
@@ -82,9 +82,8 @@ def test_a_sweep_among_many_takes_no_memory() -> None:
             assert sweeper.sweep(wanted).total() == 2 * (ports == 1)
         wall, cpu = time.monotonic() - began, time.thread_time() - worked
         print(f"{ports} fronts, {_entry_count():,} entries here: {wall:.2f} s, {cpu:.2f} s of CPU")  # noqa: T201
-    grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
-    print(f"{grown} KiB more memory")  # noqa: T201 -- figures
-    assert grown < 4096
+    print(f"{grown() >> 10} KiB more memory")  # noqa: T201 -- figures
+    assert grown() < 4 << 20
 
 
 @each_crowd
