@@ -26,6 +26,7 @@ from nftproxy.model.settings import Config
 from tests.commands.test_manifests import API_VERSIONS, Made, expect_valid
 from tests.conftest import CHECKOUT, NOBODY
 from tests.support.command import nftproxy
+from tests.support.processes import killed_on_error
 from tests.support.waiting import wait_until
 from tools.image.containerfile import packages, setting, stages
 
@@ -85,6 +86,7 @@ def test_a_default_installation_logs_no_warning(tmp_path: Path) -> None:
                 cwd=CHECKOUT,
                 stderr=output,
             ) as agent,
+            killed_on_error(agent),
         ):
             wait_until(lambda: "loaded the rules: " in log.read_text(), log.read_text)
             agent.terminate()

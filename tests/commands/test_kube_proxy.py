@@ -22,6 +22,7 @@ from nftproxy.model.addresses import FAST_PATH_TABLE, Family
 from nftproxy.rules.transaction import Transaction
 from tests.conftest import CHECKOUT
 from tests.support.command import Done
+from tests.support.processes import killed_on_error
 from tests.support.waiting import PATIENCE
 
 HEAD = {"apiVersion": "kubeproxy.config.k8s.io/v1alpha1", "kind": "KubeProxyConfiguration"}
@@ -405,12 +406,11 @@ def test_other_modes_run_as_nftables(tmp_path: Path, mode: str) -> None:
     manifests.mkdir()
     config = tmp_path / "config.yaml"
     config.write_text(yaml.safe_dump(HEAD | {"mode": mode, "logging": {"format": "json", "verbosity": 4}}))
-    with subprocess.Popen(
-        [sys.executable, "-m", "nftproxy", "run", f"--config={config}", f"--source={manifests}"],
-        cwd=CHECKOUT,
-        stderr=subprocess.PIPE,
-        text=True,
-    ) as process:
+    command = [sys.executable, "-m", "nftproxy", "run", f"--config={config}", f"--source={manifests}"]
+    with (
+        subprocess.Popen(command, cwd=CHECKOUT, stderr=subprocess.PIPE, text=True) as process,
+        killed_on_error(process),
+    ):
         assert process.stderr is not None
         lines = []
         for line in process.stderr:

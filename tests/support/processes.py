@@ -30,6 +30,17 @@ def start_module(namespace: Namespace, *arguments: str, **options: Any) -> subpr
     return namespace.popen([sys.executable, "-m", *arguments], cwd=CHECKOUT, env=environment, **options)
 
 
+@contextmanager
+def killed_on_error(process: subprocess.Popen[Any]) -> Iterator[None]:
+    """Kill a process if the context ends by an error.  Else `with Popen` would wait for the process for ever."""
+    try:
+        yield
+    except BaseException:
+        process.kill()
+        process.wait()
+        raise
+
+
 class AgentProcess:
     """`nftproxy run` in a node's namespace.  It can be started again, and all its lives append to the same log.
 
@@ -86,10 +97,11 @@ class AgentProcess:
             self.await_end()
 
     def await_end(self) -> int:
-        """Wait for its end, and return its exit status."""
+        """Wait for its end, and return its exit status.  A process that hangs is killed, and this raises."""
         assert self._process is not None
         process, self._process = self._process, None
-        return process.wait(PATIENCE)
+        with killed_on_error(process):
+            return process.wait(PATIENCE)
 
     def log(self) -> str:
         """The output so far."""

@@ -11,6 +11,8 @@ import sys
 import pytest
 
 from nftproxy.agent.lifecycle import shutdown
+from tests.support.processes import killed_on_error
+from tests.support.waiting import PATIENCE
 
 LOOP = "time.sleep(3600)"
 THREAD = "await asyncio.to_thread(time.sleep, 3600)"
@@ -44,14 +46,12 @@ asyncio.run(main())
 def test_ends_in_any_case(work: str, said: str, number: int) -> None:
     """A process ends in good order if it can, and without waiting if it can't, with the same status."""
     code = PROGRAM.format(work=work)
-    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as process:
+    command = [sys.executable, "-c", code]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process, killed_on_error(process):
         assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"
         process.send_signal(number)
-        try:
-            output, _ = process.communicate(timeout=60)
-        finally:
-            process.kill()
+        output, _ = process.communicate(timeout=PATIENCE)
     assert process.returncode == 0
     assert said in output
     assert ("good order" in output) != ("hangs" in output)

@@ -28,6 +28,7 @@ from tests.conformance.apiserver.clients import (
     short,
     watching,
 )
+from tests.support.processes import killed_on_error
 from tests.support.waiting import PATIENCE
 
 # ---- restarts ------------------------------------------------------------------------------------------------------
@@ -165,7 +166,10 @@ def test_as_a_process(tmp_path: Path) -> None:
     (tmp_path / "manifests" / "b.json").write_text('{"kind": "ServiceList", "items": [{"metadata": {"name": "b"}}]}')
     config = tmp_path / "config"
     command = [sys.executable, "-m", "nftproxy_conformance.apiserver", "--manifests", str(tmp_path / "manifests")]
-    with subprocess.Popen([*command, "--kubeconfig", str(config)], stdout=subprocess.PIPE, text=True) as process:
+    with (
+        subprocess.Popen([*command, "--kubeconfig", str(config)], stdout=subprocess.PIPE, text=True) as process,
+        killed_on_error(process),
+    ):
         assert process.stdout is not None
         url = process.stdout.readline().strip()
         assert yaml.safe_load(config.read_text())["clusters"][0]["cluster"]["server"] == url
