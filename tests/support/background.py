@@ -11,7 +11,7 @@ from contextlib import contextmanager
 def repeating(work: Callable[[], object], pause: float = 0.0) -> Iterator[threading.Thread]:
     """Call `work` again and again, each time after a pause in seconds, in the thread that is given.
 
-    If a call raises, the thread ends, and the error is raised when the context is left.
+    If a call raises, the thread ends, and the error is raised when the context is left, also by another error.
     """
     is_over = threading.Event()
     errors: list[BaseException] = []
@@ -30,5 +30,5 @@ def repeating(work: Callable[[], object], pause: float = 0.0) -> Iterator[thread
     finally:
         is_over.set()
         thread.join()
-    if errors:
-        raise errors[0]
+        if errors:
+            raise errors[0]

@@ -22,7 +22,7 @@ from tools.migration import switch as switching
 from tools.migration import traffic
 from tools.migration.__main__ import TOTALS, main, tables
 from tools.migration.switch import SHAPES, VIP, WEB, Account, Row, Shape, Step, switch
-from tools.migration.traffic import Front, Try, asking, await_tries
+from tools.migration.traffic import Front, Talk, Try, asking, await_tries
 
 IS_LONG = os.environ.get("NFTPROXY_TESTS") == "long"
 TRIES, KEPT = (1000, 25) if IS_LONG else (40, 5)
@@ -106,6 +106,20 @@ def test_a_front_without_answer_is_a_loss() -> None:
         with asking([Front("nobody", node, node.address, 9, protocol) for protocol in ("tcp", "udp")], 0) as clients:
             await_tries(clients, 2)
         assert all(each.fault for client in clients for each in client.tries)
+
+
+class Broken:
+    """A front whose client raises an error that isn't a connection's."""
+
+    def talk(self) -> Talk:
+        """Fail."""
+        raise ValueError("broken")
+
+
+def test_nobody_waits_for_a_client_that_has_ended() -> None:
+    """The error of a client's thread ends the wait for its tries, and is raised."""
+    with pytest.raises(ValueError, match="broken"), asking([Broken()], 0) as clients:
+        await_tries(clients, 2)
 
 
 def test_the_table_is_that_of_the_page() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -70,6 +71,8 @@ class Client:
 
     def __init__(self, front: Talker, kept: int) -> None:
         self.tries: list[Try] = []
+        self.thread: threading.Thread | None = None
+        """The thread that asks, if any."""
         self._front = front
         self._kept = [front.talk() for _ in range(kept)]
 
@@ -113,12 +116,18 @@ def asking(fronts: Sequence[Talker], kept: int) -> Iterator[list[Client]]:
     with ExitStack() as stack:
         for client in clients:
             stack.callback(client.close)
-            stack.enter_context(repeating(client.ask, PAUSE))
+            client.thread = stack.enter_context(repeating(client.ask, PAUSE))
         yield clients
 
 
 def await_tries(clients: Sequence[Client], number: int) -> None:
-    """Wait until each client has made so many more tries."""
+    """Wait until each client has made so many more tries.
+
+    Raises:
+        RuntimeError: a client's thread has ended, by an error that `asking` raises at its end.
+    """
     wanted = [len(client.tries) + number for client in clients]
     while any(len(client.tries) < least for client, least in zip(clients, wanted, strict=True)):
+        if not all(client.thread and client.thread.is_alive() for client in clients):
+            raise RuntimeError("a client has ended")
         time.sleep(0.01)
