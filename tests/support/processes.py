@@ -76,6 +76,11 @@ class AgentProcess:
         return self._process.pid
 
     @property
+    def is_stopped(self) -> bool:
+        """Whether no process has been launched, or the last one's end has been awaited."""
+        return self._process is None
+
+    @property
     def has_died(self) -> bool:
         """Whether the process has ended by itself."""
         return self._process is not None and self._process.poll() is not None

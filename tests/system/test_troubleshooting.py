@@ -321,13 +321,22 @@ def test_the_cluster_is_written_as_it_is_here() -> None:
 
 
 @pytest.fixture(scope="module")
-def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
+def shared_scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
     """A node with its agent."""
     if why := obstacle():
         pytest.skip(why)
     directory = tmp_path_factory.mktemp("node")
     with World(directory) as world:
         yield Scene(world, directory)
+
+
+@pytest.fixture
+def scene(shared_scene: Scene) -> Iterator[Scene]:
+    """A node with its agent.  At the end the API server runs, and the node forwards and tracks connections."""
+    yield shared_scene
+    shared_scene.server.start()
+    shared_scene.node.sysctl({"ipv4/ip_forward": "1"})
+    shared_scene.node.flush_conntrack()
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.heading}: {case.words}")
@@ -366,7 +375,6 @@ def test_connection_tracking_is_full(scene: Scene) -> None:
     scene.node.call(fill, scene.world.lab.node.conntrack_room() + 1_000)
     assert scene.world.lab.connect(POD, IP.vip, 80) == DROPPED
     scene.find(*FULL)
-    scene.world.lab.node.flush_conntrack()
 
 
 def test_another_program_deletes_the_rules(scene: Scene) -> None:
@@ -391,9 +399,11 @@ def test_a_node_that_does_not_forward(scene: Scene) -> None:
 def test_a_bad_configuration(scene: Scene) -> None:
     """A configuration that the agent doesn't take is in its health, as long as it is there."""
     scene.configure(oomScoreAdj=5000)
-    scene.wait_for("NFT105", "/healthz")
-    scene.find(*MISCONFIGURED)
-    scene.configure(oomScoreAdj=-999)
+    try:
+        scene.wait_for("NFT105", "/healthz")
+        scene.find(*MISCONFIGURED)
+    finally:
+        scene.configure(oomScoreAdj=-999)
     eventually(lambda: "NFT105" in scene.ask("/healthz"), False)
 
 
@@ -413,8 +423,10 @@ def test_the_api_server_is_away(scene: Scene) -> None:
 
 @pytest.fixture
 def ending(scene: Scene) -> Iterator[Scene]:
-    """A node whose agent is stopped by the test, and runs again at the end."""
+    """A node whose agent is stopped by the test.  At the end nothing keeps it from starting, and it runs."""
     yield scene
+    scene.server.faults.clear()
+    scene.node.run(["nft", "add table ip kube-proxy; delete table ip kube-proxy"])
     scene.agent.kill()
     scene.agent.start()
 
@@ -444,8 +456,6 @@ def test_an_agent_that_can_not_start(ending: Scene) -> None:
     scene.wait_for("NFT007", "/livez")
     for each in STARTING:
         scene.find(*each)
-    scene.server.faults.clear()
-    scene.node.run(["nft", "delete", "table", "ip", "kube-proxy"])
 
 
 def test_rules_that_are_gone(ending: Scene) -> None:

@@ -46,13 +46,16 @@ def shared_bench(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPa
 
 @pytest.fixture
 def bench(shared_bench: Bench) -> Iterator[Bench]:
-    """An agent with the wanted rules.  At the end all faults and denials are removed."""
+    """An agent with the wanted rules.  At the end all faults and denials are removed, and it and its server run."""
     server = shared_bench.server
     shared_bench.wait_until_right()
     shared_bench.count_anew()
     yield shared_bench
     server.faults.clear()
     server.rbac = PERMISSIONS
+    server.start()
+    if shared_bench.is_stopped:
+        shared_bench.start()
 
 
 @pytest.fixture
