@@ -27,7 +27,7 @@ from nftproxy_conformance.subjects.plane import marker
 from nftproxy_conformance.subjects.proxy import suited
 from nftproxy_conformance.subjects.rendered import Rendered
 from nftproxy_conformance.trials import features, suite
-from nftproxy_conformance.trials.features import FEATURES, Finding
+from nftproxy_conformance.trials.features import FEATURES, NOTHING_REACHED, Finding
 from nftproxy_conformance.trials.suite import Result
 from nftproxy_conformance.trials.trial import Difference, Trial, but_for_sources
 
@@ -194,6 +194,16 @@ def test_damage_shows_where_it_is_only() -> None:
     damaged = Renderer(DAMAGES["hairpin"].texts())
     found = results(damaged, "ClusterIP", "masquerading, detectLocalMode", "hairpin", "topology hints")
     assert [result.feature for result in found if not result.ok] == ["hairpin"]
+
+
+def test_refusals_are_judged_only_of_endpoints_that_are_reached() -> None:
+    """If no connection reaches an endpoint, the feature about refusals fails."""
+    if why := obstacle():
+        pytest.skip(why)
+    damage = Damage(TABLE, "jump services comment", "drop comment")
+    (result,) = results(Renderer(damage.texts()), "failover after refusals")
+    assert result.finding
+    assert result.finding.difference.what == NOTHING_REACHED
 
 
 def test_connections_that_stay_or_end_wrongly_are_found(monkeypatch: pytest.MonkeyPatch) -> None:

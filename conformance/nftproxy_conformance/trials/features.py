@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from hypothesis import strategies as st
 
+from nftproxy.model.addresses import Address
 from nftproxy.model.events import Event, Put, Removed, key_of
 from nftproxy.model.objects import EndpointSlice, Service
 from nftproxy_conformance.lab import DROPPED, PORT_UNREACHABLE, TCP_RESET, Lab, Outcome, Probe, is_even
@@ -33,6 +34,9 @@ PAUSE = 0.05
 """Seconds between two looks whether connections have ended, or find other endpoints."""
 SILENCE = 10.0
 """Seconds in which a proxy must leave out silent endpoints.  nftproxy takes one or two seconds."""
+
+NOTHING_REACHED = "no endpoint was reached"
+"""The fault if there is no connection to judge."""
 
 Matters = Callable[[World, Probe], bool]
 
@@ -136,6 +140,15 @@ def refused(trial: Trial, world: World) -> Finding | None:
             return Finding((world,), _differs(outcome, refusal, DROPPED, WRONGLY_REFUSED))
         if heard and not passes and not trial.explains(ANNOTATIONS):
             return Finding((world,), _differs(outcome, DROPPED, refusal, WRONGLY_REFUSED))
+    return None if reached else _unreached(oracle, wanted)
+
+
+def _unreached(oracle: Oracle, wanted: Iterable[Probe]) -> Finding | None:
+    """The finding that no connection has reached an endpoint outside of the node's own network, if any should."""
+    for probe in wanted:
+        expected = oracle.expected(probe)
+        if all(each.endpoint and Address(each.endpoint.ip) not in oracle.world.interfaces for each in expected):
+            return Finding((oracle.world,), Difference(probe, expected, frozenset(), NOTHING_REACHED))
     return None
 
 
@@ -176,7 +189,7 @@ def ended(trial: Trial, case: tuple[World, Sequence[Event]]) -> Finding | None:
         if now != then and not (now == outcome and trial.explains(ANNOTATIONS)):
             return Finding((before, after), _differs(outcome, then, now, WRONGLY_ENDED))
     if not ending:
-        return Finding((before, after), Difference(wanted[0], frozenset(due), frozenset(), "no endpoint was reached"))
+        return Finding((before, after), Difference(wanted[0], frozenset(due), frozenset(), NOTHING_REACHED))
     return None
 
 
