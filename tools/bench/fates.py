@@ -16,7 +16,6 @@ import socket
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections import Counter
 from pathlib import Path
@@ -24,6 +23,7 @@ from pathlib import Path
 import click
 from nftproxy_conformance.lab import RealHost, obstacle
 
+from tests.support.background import repeating
 from tests.support.cluster import IP, IP6, Ip
 from tests.system.e2e.agent import eventually
 from tests.system.e2e.silent_town import PORT, Connections, Town, failover, put_service, town
@@ -125,34 +125,27 @@ def rollouts(world: Town, ip: Ip, words: str) -> str:
         contextlib.closing(Pods(world, ip, words)) as pods,
         contextlib.closing(Connections(world.client, VIP[ip], may_fail=True)) as made,
     ):
-        stop = threading.Event()
-        client = threading.Thread(target=_connect, args=(made, stop))
-        client.start()
-        for pod in pods.hosts * ROLLOUTS:
-            pods.kill(pod)
-            time.sleep(CLOSED)
-            pods.put([each for each in pods.hosts if each is not pod])
-            time.sleep(REPLACED)
-            pods.start(pod)
-            pods.put(pods.hosts)
-            time.sleep(REPLACED)
-        stop.set()
-        client.join()
+        began, numbers = time.monotonic(), itertools.count()
+
+        def connect() -> None:
+            """Begin a connection, and take answers until the next one is due."""
+            made.begin(1)
+            made.wait_until(max(began + next(numbers) / RATE, time.monotonic() + 0.001))
+
+        with repeating(connect):
+            for pod in pods.hosts * ROLLOUTS:
+                pods.kill(pod)
+                time.sleep(CLOSED)
+                pods.put([each for each in pods.hosts if each is not pod])
+                time.sleep(REPLACED)
+                pods.start(pod)
+                pods.put(pods.hosts)
+                time.sleep(REPLACED)
         made.wait(LAST)
         failures = made.failures()
         waits = Counter(round(took) for took in made.took if took > 0.5)
     late = ", ".join(f"{count} after about {seconds} s" for seconds, count in sorted(waits.items()))
     return f"{len(made.took)} connections, failed: {failures}, late: {late or 'none'}"
-
-
-def _connect(made: Connections, stop: threading.Event) -> None:
-    """Begin connections at a rate, and take their answers all the time."""
-    began = time.monotonic()
-    for number in itertools.count():
-        if stop.is_set():
-            return
-        made.begin(1)
-        made.wait_until(max(began + number / RATE, time.monotonic() + 0.001))
 
 
 @click.command()

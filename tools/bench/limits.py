@@ -18,12 +18,12 @@ from __future__ import annotations
 import socket
 import subprocess
 import sys
-import threading
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from functools import partial
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 import click
 import msgspec
@@ -40,6 +40,7 @@ from nftproxy.netlink import nf_tables as nft
 from nftproxy.rules.pieces import pieces_of
 from nftproxy.rules.transaction import Transaction, delete_transaction, join
 from tests.support import objects as api
+from tests.support.background import repeating
 from tests.support.processes import CHECKOUT
 from tests.support.waiting import wait_until
 from tools.bench.cluster import NODE, Object, Size, new_pipeline
@@ -155,11 +156,7 @@ SHAPES: dict[str, Callable[[int], Iterator[Demand]]] = {
             1,
             1,
             vips=[f"10.100.{each // 250}.{each % 250 + 1}"],
-            annotations={
-                "nftproxy.dev/denied-source-ranges": ",".join(
-                    f"{address}/32" for address in hosts("9", 2 * RANGES)[::2]
-                ),
-            },
+            annotations={"nftproxy.dev/denied-source-ranges": denied_ranges()},
         ),
         (PARTS + MORE) * size // RANGES,
     ),
@@ -189,7 +186,7 @@ def measure(shape: str, budget: int) -> Outcome:
         _create(rig, api.service("web", namespace=VICTIM, vips=["10.101.0.1"], ports=["80/UDP"]))
         rig.start_agent()
         rig.settle()
-        with Victim(rig) as victim:
+        with closing(Victim(rig)) as victim, repeating(victim.change, PAUSE):
             for each in SHAPES[shape](budget // PARTS):
                 _create(rig, each.service)
                 for endpoint_slice in each.slices:
@@ -222,34 +219,27 @@ class Victim:
         self.changes = 0
         self._rig = rig
         self._http = rig.connection()
-        self._is_over = threading.Event()
-        self._thread = threading.Thread(target=self._change, name=VICTIM)
-
-    def __enter__(self) -> Self:
+        self._kernel = rig.node.call(open_socket)
         self._put(1, "POST", "")
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._is_over.set()
-        self._thread.join()
 
     def _put(self, pods: int, method: str = "PUT", suffix: str = "/web-1") -> None:
         addresses = [f"10.50.0.{each}" for each in range(1, pods + 1)]
         made = api.endpoint_slice("web-1", *addresses, namespace=VICTIM, ports=["8080/UDP"])
         self._rig.write(method, f"{_path(VICTIM, 'EndpointSlice')}{suffix}", made, self._http)
 
-    def _change(self) -> None:
-        kernel = self._rig.node.call(open_socket)
-        while not self._is_over.is_set():
-            self.changes += 1
-            pods = 1 + self.changes % 2
-            self._put(pods)
-            began = time.monotonic()
-            wait_until(partial(_has, kernel, pods), patience=PATIENCE, pause=0.005)
-            self.longest = max(self.longest, time.monotonic() - began)
-            self._is_over.wait(PAUSE)
-        kernel.close()
+    def change(self) -> None:
+        """Change the Service, and wait until the kernel has the change."""
+        self.changes += 1
+        pods = 1 + self.changes % 2
+        self._put(pods)
+        began = time.monotonic()
+        wait_until(partial(_has, self._kernel, pods), patience=PATIENCE, pause=0.005)
+        self.longest = max(self.longest, time.monotonic() - began)
+
+    def close(self) -> None:
+        """Close its connections to the API and to the kernel."""
+        self._http.close()
+        self._kernel.close()
 
 
 def _has(kernel: socket.socket, rows: int) -> bool:

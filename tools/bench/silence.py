@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import tempfile
-import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,6 +19,7 @@ import click
 from nftproxy_conformance.lab import obstacle
 
 from tests.support import objects
+from tests.support.background import repeating
 from tests.support.cluster import IP, IP6, Ip
 from tests.support.processes import cpu_seconds
 from tests.system.e2e.agent import eventually
@@ -66,23 +66,19 @@ def hostile(world: Town) -> Iterator[None]:
     chain = "add chain inet evil drops { type filter hook input priority 0; }"
     evil.namespace.run(["nft", f"add table inet evil; {chain}; {rule}"])
     put_service(world.server, "evil", (EVIL,), [f"{EVIL_POD}@node-c"])
-    stop, made = threading.Event(), list[Connections]()
+    made = list[Connections]()
 
     def flood() -> None:
-        while not stop.wait(0.1):
-            made.append(Connections(world.client, EVIL))
-            made[-1].begin(300)
-            if len(made) > 20:
-                made.pop(0).close()
+        made.append(Connections(world.client, EVIL))
+        made[-1].begin(300)
+        if len(made) > 20:
+            made.pop(0).close()
 
-    attacker = threading.Thread(target=flood)
-    attacker.start()
     try:
-        time.sleep(4)  # clients send again after a second, so notes are as many as they get
-        yield
+        with repeating(flood, 0.1):
+            time.sleep(4)  # clients send again after a second, so notes are as many as they get
+            yield
     finally:
-        stop.set()
-        attacker.join()
         for each in made:
             each.close()
 
