@@ -323,11 +323,12 @@ class Histories(RuleBasedStateMachine):
         self.missed: set[Place] = set()
         self.refused: set[Place] = set()
         self.trying: dict[Place, float] = {}
+        self._real_bound = silence.MOST_KNOWN
         silence.MOST_KNOWN = MOST
 
     def teardown(self) -> None:
         """Let the next test have the real bound."""
-        silence.MOST_KNOWN = 4096
+        silence.MOST_KNOWN = self._real_bound
 
     @rule(missing=st.dictionaries(PLACES, st.integers(1, 5), max_size=8), refused=st.sets(PLACES, max_size=2))
     def observe(self, missing: dict[Place, int], refused: set[Place]) -> None:
