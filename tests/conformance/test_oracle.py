@@ -34,7 +34,6 @@ from tests.support.factories import networks, node, service, service_cidr, setti
 HERE, AWAY = "10.1.0.4", "10.1.1.4"
 Object = Service | EndpointSlice | ServiceCIDR
 OUTSIDE = "198.51.100.200"
-POD = "10.1.0.200"
 
 
 def world(*objects: Object, zone: str = "a", knows_interfaces: bool = True, **tweaks: Any) -> World:

@@ -15,7 +15,7 @@ from nftproxy.policy.fronts import LostClaim, lost_claims
 from nftproxy.policy.localhost import Forwarding, Pin, pinned
 from tests.support.factories import IPV4, addresses, claim, key, node, pipeline, service, slice_of
 
-AT, AT6 = Address("127.0.0.1"), Address("::1")
+AT = Address("127.0.0.1")
 HERE, AWAY = Place(Address("10.1.0.4"), 8080), Place(Address("10.1.1.4"), 8080)
 BOTH_FAMILIES = addresses(["10.96.0.10", "fd00:96::10"])
 OPEN = service(ports=["http:80:30080"])

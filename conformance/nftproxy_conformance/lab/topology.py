@@ -22,12 +22,10 @@ PODS = "cni0"  # the default name of its interface to them
 
 NODE_IP, NODE_IP6 = "192.168.0.2", "fd00:c0a8::2"
 GATEWAY, GATEWAY6 = "192.168.0.1", "fd00:c0a8::1"
-NODE_NETWORK, NODE_NETWORK6 = "192.168.0.0/24", "fd00:c0a8::/64"
 NODE_POD_IP, NODE_POD_IP6 = "10.1.0.1", "fd00:1::1"  # the node's own address among its pods
 POD_CIDR, POD_CIDR6 = "10.1.0.0/24", "fd00:1::/64"
 CLUSTER_CIDR, CLUSTER_CIDR6 = "10.1.0.0/16", "fd00:1::/48"
 SERVICE_CIDR, SERVICE_CIDR6 = "10.96.0.0/16", "fd00:96::/112"
-OUTSIDE_CIDR, OUTSIDE_CIDR6 = "198.51.100.0/24", "2001:db8:100::/64"
 LOAD_BALANCER_CIDR, LOAD_BALANCER_CIDR6 = "203.0.113.0/24", "2001:db8:113::/64"
 
 

@@ -8,7 +8,7 @@ address, the same ip:port in two slices, hints on some endpoints only.  The API 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, TypeVar
 
 from hypothesis import strategies as st
 from msgspec import structs
@@ -55,7 +55,6 @@ from nftproxy.model.settings import (
 from nftproxy_conformance.lab.topology import PODS
 from nftproxy_conformance.strategies.notation import addresses, key, networks
 
-P = ParamSpec("P")
 R = TypeVar("R")
 IPV4, IPV6 = Family.IPV4, Family.IPV6
 
@@ -95,7 +94,6 @@ def some(values: Iterable[R], *, least: int = 0, most: int = 2) -> st.SearchStra
 
 
 families = st.sampled_from(Family)
-protocols = st.sampled_from(Protocol)
 policies = st.sampled_from(TrafficPolicy)
 node_ports = st.sampled_from([0, 30080, 30081])
 

@@ -555,10 +555,9 @@ def test_a_damaged_packet_is_noticed(protocol: str, size: int) -> None:
 
 
 class Cluster(NamedTuple):
-    """Two nodes, a pod on each, and a client outside."""
+    """A node, a pod on it and on another node, and a client outside."""
 
     node: RealNode
-    other_node: RealNode
     web: RealHost
     remote: RealHost
     client: RealHost
@@ -571,7 +570,6 @@ def cluster() -> Iterator[Cluster]:
         node, other = network.node("node-a"), network.node("node-b")
         made = Cluster(
             node,
-            other,
             node.pod("web", "10.1.0.4", "fd00:1::4"),
             other.pod("remote", "10.1.1.4", "fd00:1:0:1::4"),
             network.host("client", "198.51.100.7", "2001:db8:100::7"),

@@ -27,7 +27,6 @@ from tests.support.factories import IPV4, pipeline, service, slice_of
 
 pytestmark = pytest.mark.usefixtures("namespace")
 
-NOTHING = Difference()
 WEB = "10.96.0.1 . tcp . 80"
 
 USERDATA = 6  # NFTA_SET_ELEM_USERDATA

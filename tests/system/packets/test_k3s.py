@@ -22,7 +22,6 @@ NODES = ("node-a", "node-b")
 BOTH = (IP, IP6)
 ADDRESSES = {"node-a": {IP: "192.168.0.2", IP6: "fd00:c0a8::2"}, "node-b": {IP: "192.168.0.3", IP6: "fd00:c0a8::3"}}
 POD_CIDRS = {"node-a": {IP: "10.1.0.0/24", IP6: "fd00:1::/64"}, "node-b": {IP: "10.1.1.0/24", IP6: "fd00:1:0:1::/64"}}
-CLIENT = "198.51.100.200"
 
 PORTMAP = """
 table {nft} nat {{
