@@ -48,6 +48,7 @@ class Listener:
         self._context = context
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
+        self._is_over = False
         self._http: web.Server | None = None
         self._servers: list[asyncio.Server] = []
 
@@ -59,7 +60,8 @@ class Listener:
         """
         if self._loop is None:
             self._loop = asyncio.new_event_loop()
-            self._thread = threading.Thread(target=self._loop.run_forever, name="API server", daemon=True)
+            self._is_over = False
+            self._thread = threading.Thread(target=self._serve, args=[self._loop], name="API server", daemon=True)
             self._thread.start()
         self._run(self._open())
 
@@ -75,10 +77,17 @@ class Listener:
         self.stop()
         self._run(self._abandon())
         self._run(self._loop.shutdown_default_executor())
+        self._is_over = True
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
         self._loop = self._thread = None
+
+    def _serve(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Run the loop until `close`.  A SystemExit of a task doesn't end the thread, as callers wait for its work."""
+        while not self._is_over:
+            with contextlib.suppress(SystemExit):
+                loop.run_forever()
 
     def call(self, function: Callable[[], T]) -> T:
         """Call the function in the server's thread, and return its result.  Without that thread, call it here."""

@@ -159,6 +159,19 @@ def test_in_a_namespace(elsewhere: Namespace) -> None:
             socket.create_server(("192.0.2.1", 0))
 
 
+def test_the_thread_outlives_what_it_calls(server: ApiServer, client: httpx.Client) -> None:
+    """If a function in the server's thread exits, nobody waits in vain: not its caller, nor the server's end."""
+
+    class Exiting(dict[str, object]):
+        def __getitem__(self, _: str) -> object:
+            raise SystemExit("from the thread")
+
+    with pytest.raises(SystemExit, match="from the thread"):
+        server.put(Exiting())
+    server.put(service("a"))
+    assert names(listed(client)) == ["a"]
+
+
 def test_as_a_process(tmp_path: Path) -> None:
     """It prints its URL, serves the manifests' objects, takes writes, writes credentials, and ends on SIGTERM."""
     (tmp_path / "manifests").mkdir()
