@@ -10,7 +10,8 @@ import pytest
 from nftproxy_conformance.lab import RealHost, obstacle
 
 from nftproxy.policy.silence import FIRST_PAUSE
-from tests.support.cluster import IP6, Ip
+from tests.support import objects
+from tests.support.cluster import IP, IP6, Ip
 from tests.support.waiting import PATIENCE, wait_until
 from tests.system.e2e import silent_town
 from tests.system.e2e.agent import eventually
@@ -20,10 +21,23 @@ pytestmark = pytest.mark.skipif(bool(obstacle()), reason=obstacle())
 
 
 @pytest.fixture(scope="module")
-def town(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Town]:
+def shared_town(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Town]:
     """Three nodes, and two Services with the same two pods."""
     with silent_town.town(tmp_path_factory.mktemp("node-a")) as made:
         yield made
+
+
+@pytest.fixture
+def town(shared_town: Town) -> Iterator[Town]:
+    """The town.  At the end no node is dead or loses packets, and Services of the test are gone."""
+    yield shared_town
+    for ip in (IP, IP6):
+        shared_town.network.route(shared_town.ranges(ip), shared_town.nodes[1])
+        shared_town.network.route(shared_town.other_ranges(ip), shared_town.nodes[2])
+        shared_town.nodes[1].load(f"table {ip.nft} lossy\ndelete table {ip.nft} lossy")
+    for name in ("late", "flap", "roll"):
+        if shared_town.server.get("Service", objects.NAMESPACE, name):
+            shared_town.remove_service(name)
 
 
 def test_node_that_dies_is_left_out(town: Town, ip: Ip) -> None:
