@@ -100,6 +100,20 @@ def test_a_refused_retry_loads_no_other_service_again() -> None:
     world.assert_in_step()
 
 
+def test_a_refused_retry_of_a_large_service_leaves_nothing_of_it() -> None:
+    """If the kernel refuses a later piece of a retried Service, a full load removes the pieces that it accepted."""
+    kernel = FakeKernel()
+    kernel.unwanted = ["192.0.2.7"]
+    large = service("shop/large", cluster_ips=["10.96.0.20"], external_ips=["192.0.2.7"])
+    many = slice_of("shop/large", [f"10.2.{number // 250}.{number % 250 + 1}@node-a" for number in range(900)])
+    held: list[int] = []
+    world = World(kernel).at(5, lambda: held.append(len(kernel.applied)))
+    world.run(source((0, EVERYTHING), (2, [Put(large), Put(many)])), until=SYNC_PERIOD + 5)
+    assert quarantined(world) == ["shop/large"]
+    assert len(kernel.applied) > held[0] + 1, "the retry has applied some piece, and a full load follows"
+    world.assert_in_step()
+
+
 def test_a_quarantined_service_is_retried_at_each_check() -> None:
     """Once the kernel accepts a Service's rules they are loaded after the next sync period, with its own chains."""
     kernel = FakeKernel()

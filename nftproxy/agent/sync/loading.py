@@ -151,13 +151,20 @@ class Loader:
     async def commit(self, transaction: Transaction, families: Collection[Family]) -> None:
         """Apply a change to known families, a large change in pieces.
 
+        If the kernel refuses a later piece, it holds the pieces before, and the families count as unknown.
+
         Raises:
-            Refused, Unavailable: as the kernel does.  It may hold some pieces.
+            Refused, Unavailable: as the kernel does.
         """
-        for piece in pieces_of(transaction):
+        for number, piece in enumerate(pieces_of(transaction)):
             with self._table_watch.committing(len(piece.text)):
-                with self._reporter.committing(piece, families):
-                    commit = await self._kernel.apply(piece)
+                try:
+                    with self._reporter.committing(piece, families):
+                        commit = await self._kernel.apply(piece)
+                except Refused:
+                    if number:
+                        self.mark_unknown(families)
+                    raise
                 self._table_watch.record_change(commit, families)
 
     async def finds_nothing_in_force(self) -> bool:
@@ -366,7 +373,10 @@ class Loader:
         return any(quarantined.values())
 
     async def _retry(self, family: Family, services: Sequence[ObjectKey]) -> None:
-        """Let Services in again, each by itself.  A Service that the kernel still refuses stays quarantined."""
+        """Let Services in again, each by itself.  A Service that the kernel still refuses stays quarantined.
+
+        The rest aren't retried once the table is unknown.
+        """
         quarantine = self._tables[family].quarantine
         for service in services:
             before = quarantine.reasons[service]
@@ -386,6 +396,8 @@ class Loader:
                         family=FAMILY_NAMES[family],
                         error=error,
                     )
+                if family not in self.known:
+                    return
             except Unavailable as error:
                 text = "retrying Service %(service)s failed, loading everything instead: %(error)s"
                 warn(Code.CHANGE_FAILED, text, service=service, error=error)
