@@ -114,6 +114,8 @@ class Code(StrEnum):
 
     LOADS_UNREADABLE = "NFT422", "Connections of endpoints can't be counted"
 
+    INTERFACES_UNREADABLE = "NFT423", "This machine's interfaces and their addresses can't be read"
+
     API_UNREACHABLE = "NFT501", "The API server doesn't answer"
     API_UNHELPFUL = "NFT502", "The API server's answer can't be used"
     API_DENIED = "NFT503", "The API server denies access to a resource"

@@ -14,14 +14,25 @@ import contextlib
 import ipaddress
 import socket
 import struct
-from collections.abc import AsyncGenerator, Iterator
+import time
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator
+from typing import TypeVar
 
+from nftproxy.logs import warn
 from nftproxy.model.addresses import Address, parse_virtual_address
+from nftproxy.model.codes import Code
 from nftproxy.model.events import Event, HostAddresses, Put
 from nftproxy.netlink.codec import DONE, DUMP, Attributes, attribute, attribute_map, message, messages_of
 
+Item = TypeVar("Item")
+Listing = TypeVar("Listing")
+
 SILENCE = 0.02
 """Seconds of debounce: an interface gets its addresses in quick succession."""
+FIRST_PAUSE, LONGEST_PAUSE = 1.0, 30.0
+"""Seconds before the first retry of a listing that failed, doubled for each further retry, and the longest pause."""
+ATTEMPTS = 10
+"""Limit of dumps for a listing, if changes interrupt them."""
 
 # linux/rtnetlink.h, linux/if_addr.h
 _ADDRESS = struct.Struct("=BBBBI")  # family, prefix length, flags, scope, interface: struct ifaddrmsg
@@ -43,36 +54,49 @@ async def watch_addresses() -> AsyncGenerator[list[Event]]:
     Loopback and link-local addresses are left out, as they serve no node port.
     """
     known = None
-    async with contextlib.aclosing(_changes(_ADDRESS_GROUPS)) as changes:
-        async for _ in changes:
-            current = host_addresses()
+    async with contextlib.aclosing(_listings(host_addresses, _ADDRESS_GROUPS)) as listings:
+        async for current in listings:
             if current != known:
                 known = current
                 yield [Put(current)]
 
 
-async def watch_interfaces(period: float) -> AsyncGenerator[frozenset[str]]:
+def watch_interfaces(period: float) -> AsyncGenerator[frozenset[str]]:
     """Yield the names of all interfaces, at once, after each change, and each `period` in seconds, until cancelled."""
-    async with contextlib.aclosing(_changes(_LINK_GROUP, period)) as changes:
-        async for _ in changes:
-            yield interface_names()
+    return _listings(interface_names, _LINK_GROUP, period)
 
 
-async def _changes(groups: int, period: float | None = None) -> AsyncGenerator[None]:
-    """Yield at once, after each change that these groups notify of, and each `period` in seconds if there is one."""
-    loop = asyncio.get_running_loop()
-    with _open() as notifications:
-        notifications.setblocking(False)
-        notifications.bind((0, groups))
-        while True:
-            yield
-            with contextlib.suppress(OSError):  # TimeoutError, or ENOBUFS: notifications were lost
-                async with asyncio.timeout(period):
-                    await loop.sock_recv(notifications, _SIZE)
-            await asyncio.sleep(SILENCE)
-            with contextlib.suppress(OSError):  # BlockingIOError: all are read. ENOBUFS: some were lost
-                while notifications.recv(_SIZE):
-                    pass
+async def _listings(read: Callable[[], Listing], groups: int, period: float | None = None) -> AsyncGenerator[Listing]:
+    """Read at once, after each change that these groups notify of, and each `period` in seconds if there is one.
+
+    If the kernel or a lack of resources prevents a listing, it is retried with backoff.
+    """
+    pause = FIRST_PAUSE
+    while True:
+        try:
+            with _open() as notifications:
+                notifications.setblocking(False)
+                notifications.bind((0, groups))
+                while True:
+                    yield await asyncio.to_thread(read)  # the kernel answers late while another program has its lock
+                    pause = FIRST_PAUSE
+                    await _changed(notifications, period)
+        except OSError as error:
+            text = "this machine's interfaces can't be read, retrying in %(pause).0f s: %(error)s"
+            warn(Code.INTERFACES_UNREADABLE, text, pause=pause, error=error)
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, LONGEST_PAUSE)
+
+
+async def _changed(notifications: socket.socket, period: float | None) -> None:
+    """Wait for a change, at most for `period`, and for the changes that follow it in quick succession."""
+    with contextlib.suppress(OSError):  # TimeoutError, or ENOBUFS: notifications were lost
+        async with asyncio.timeout(period):
+            await asyncio.get_running_loop().sock_recv(notifications, _SIZE)
+    await asyncio.sleep(SILENCE)
+    with contextlib.suppress(OSError):  # BlockingIOError: all are read. ENOBUFS: some were lost
+        while notifications.recv(_SIZE):
+            pass
 
 
 def host_addresses() -> HostAddresses:
@@ -81,9 +105,7 @@ def host_addresses() -> HostAddresses:
     Raises:
         OSError: the kernel's error.
     """
-    while True:
-        with contextlib.suppress(InterruptedError), _open() as kernel:
-            return HostAddresses(frozenset(_addresses(kernel)))
+    return HostAddresses(_uninterrupted(_addresses))
 
 
 def interface_names() -> frozenset[str]:
@@ -92,12 +114,22 @@ def interface_names() -> frozenset[str]:
     Raises:
         OSError: the kernel's error.
     """
-    while True:
+    return _uninterrupted(_names)
+
+
+def _uninterrupted(read: Callable[[socket.socket], Iterable[Item]]) -> frozenset[Item]:
+    """Read all of a single dump, and retry a dump that changes interrupt.
+
+    Raises:
+        InterruptedError: changes interrupted `ATTEMPTS` dumps in a row.
+        OSError: the kernel's error.
+    """
+    for _ in range(ATTEMPTS - 1):
         with contextlib.suppress(InterruptedError), _open() as kernel:
-            asked = _LINK.pack(socket.AF_UNSPEC, 0, 0, 0, 0) + attribute(_EXTENDED, _SKIP_STATISTICS)
-            links = (body for kind, body in _dump(kernel, _GET_LINK, asked) if kind == _NEW_LINK)
-            names = (attribute_map(body, _LINK.size)[_IFLA_NAME].rstrip(b"\0") for body in links)
-            return frozenset(name.decode() for name in names if name.isascii())
+            return frozenset(read(kernel))
+        time.sleep(SILENCE)
+    with _open() as kernel:
+        return frozenset(read(kernel))
 
 
 def _open() -> socket.socket:
@@ -116,6 +148,16 @@ def _addresses(kernel: socket.socket) -> Iterator[Address]:
     for kind, body in _dump(kernel, _GET_ADDRESS, _ADDRESS.pack(socket.AF_UNSPEC, 0, 0, 0, 0)):
         if kind == _NEW_ADDRESS:
             yield from _usable(attribute_map(body, _ADDRESS.size))
+
+
+def _names(kernel: socket.socket) -> Iterator[str]:
+    """Yield the names of all interfaces, from a single dump.  Raises as `_addresses`."""
+    asked = _LINK.pack(socket.AF_UNSPEC, 0, 0, 0, 0) + attribute(_EXTENDED, _SKIP_STATISTICS)
+    for kind, body in _dump(kernel, _GET_LINK, asked):
+        if kind == _NEW_LINK:
+            name = attribute_map(body, _LINK.size)[_IFLA_NAME].rstrip(b"\0")
+            if name.isascii():
+                yield name.decode()
 
 
 def _dump(kernel: socket.socket, kind: int, body: bytes) -> Iterator[tuple[int, bytes]]:

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import os
+import socket
 import subprocess
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
+from unittest.mock import Mock
 
 import pytest
 
 from nftproxy.kernel.child_process import in_scratch_namespace
 from nftproxy.model.events import Event, HostAddresses, Put
-from nftproxy.sources.interfaces import host_addresses, watch_addresses
+from nftproxy.sources import interfaces
+from nftproxy.sources.interfaces import ATTEMPTS, host_addresses, interface_names, watch_addresses, watch_interfaces
 from tests.support.factories import host_addresses as these
 
 MANY = [f"10.{number // 250}.{number % 250}.1" for number in range(2_500)]
@@ -71,3 +77,62 @@ def test_an_error_of_the_kernel_is_raised(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr("nftproxy.sources.interfaces._GET_ADDRESS", 250)  # no such message
     with pytest.raises(OSError, match="not supported"):
         host_addresses()
+
+
+NO_FILES = OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Retries follow at once."""
+    monkeypatch.setattr(interfaces, "FIRST_PAUSE", 0.0)
+    monkeypatch.setattr(interfaces, "SILENCE", 0.0)
+
+
+@pytest.mark.usefixtures("quick")
+async def test_the_first_listing_is_retried(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    """If no socket for notifications, or none for the listing, can be opened, a warning says so.  A retry follows."""
+    opened = interfaces._open
+    faults: Iterator[OSError | None] = iter([NO_FILES, None, TimeoutError("timed out"), None, None])
+
+    def _open() -> socket.socket:
+        if fault := next(faults):
+            raise fault
+        return opened()
+
+    wanted = host_addresses()
+    monkeypatch.setattr(interfaces, "_open", _open)
+    assert await anext(watch_addresses()) == [Put(wanted)]
+    reasons = ["[Errno 24] Too many open files", "timed out"]
+    text = "this machine's interfaces can't be read, retrying in 0 s: "
+    assert [record.getMessage() for record in caplog.records] == [f"{text}{reason}" for reason in reasons]
+
+
+@pytest.mark.usefixtures("quick")
+async def test_a_failure_between_two_listings_ends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a listing that fails the next listing is yielded."""
+    found = [frozenset({"lo"}), NO_FILES, frozenset({"lo", "eth0"})]
+    monkeypatch.setattr(interfaces, "interface_names", Mock(side_effect=found))
+    following = watch_interfaces(0.001)
+    assert [await anext(following), await anext(following)] == [found[0], found[2]]
+
+
+async def test_the_loop_goes_on_while_the_kernel_holds_its_answer_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """While the kernel doesn't answer, everything else on the loop has its turns."""
+    released = threading.Event()
+    monkeypatch.setattr(interfaces, "host_addresses", lambda: released.wait(30) and these("192.0.2.1"))
+    asyncio.get_running_loop().call_soon(released.set)  # would never be reached if the listing held the loop
+    assert await anext(watch_addresses()) == [Put(these("192.0.2.1"))]
+
+
+@pytest.mark.usefixtures("quick")
+def test_dumps_that_changes_interrupt_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An interrupted dump is retried.  If changes interrupt each dump, the error is raised in the end."""
+    asked = Mock(side_effect=[InterruptedError, iter([])])
+    monkeypatch.setattr(interfaces, "_dump", asked)
+    assert interface_names() == frozenset()
+    asked.side_effect = InterruptedError
+    asked.reset_mock()
+    with pytest.raises(InterruptedError):
+        interface_names()
+    assert asked.call_count == ATTEMPTS
