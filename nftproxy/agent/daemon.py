@@ -11,18 +11,19 @@ from collections.abc import (
     AsyncGenerator,
     Awaitable,
     Callable,
-    Coroutine,
     Iterable,
     Iterator,
     Mapping,
     Sequence,
 )
 from contextlib import aclosing
+from functools import partial
 from pathlib import Path
 
 from nftproxy.agent.fast_path import keep_fast_path
 from nftproxy.agent.followers import Followers
 from nftproxy.agent.http.listeners import Listeners
+from nftproxy.agent.lifecycle.background import keep_running
 from nftproxy.agent.lifecycle.reload import until_changed
 from nftproxy.agent.lifecycle.rivals import until_alone, watch_other_proxies
 from nftproxy.agent.lifecycle.shutdown import SIGNALS, asked_to_end, ends_in_any_case
@@ -184,7 +185,7 @@ class Daemon:
         loop = asyncio.get_running_loop()
         loop.add_reader(self._commits, self._loop.read_commits)
         self._events.report([occurrences.start(self._pipeline.state.node.name)])
-        beside = [asyncio.create_task(each) for each in (self._events.run(post), *self._beside(nodes))]
+        beside = [asyncio.create_task(keep_running(each)) for each in self._beside(post, nodes)]
         try:
             with contextlib.suppress(Unavailable):  # the first load says so, and goes on trying
                 await self._kernel.prepare()
@@ -202,18 +203,19 @@ class Daemon:
                 await self._forwarder.close()
             loop.remove_reader(self._commits)
 
-    def _beside(self, nodes: ApiClient | None) -> Iterator[Coroutine[None, None, None]]:
-        """Yield the tasks that watch the node, as far as the configuration enables them."""
+    def _beside(self, post: PostEvent, nodes: ApiClient | None) -> Iterator[Callable[[], Awaitable[None]]]:
+        """Yield the background tasks, as far as the configuration enables them."""
         config = self._pipeline.settings.config
+        yield partial(self._events.run, post)
         if config.is_canary:
             text = "serving just the Services with the label %(label)s, beside another proxy that serves the rest"
             log.info(text, {"label": f"{PROXY_NAME}={config.service_proxy_name}"})
         else:
-            yield watch_other_proxies(self.faults.report_other_proxies)
-        yield keep_fast_path(self._pipeline, self._kernel, self.faults.report_fast_path)
-        yield watch_node(self._pipeline, self.faults)
+            yield partial(watch_other_proxies, self.faults.report_other_proxies)
+        yield partial(keep_fast_path, self._pipeline, self._kernel, self.faults.report_fast_path)
+        yield partial(watch_node, self._pipeline, self.faults)
         if config.startup_taint and nodes is not None:
-            yield self._startup_taint.remove(nodes)
+            yield partial(self._startup_taint.remove, nodes)
 
     async def reconfigured(self, file: ConfigFile, check: Callable[[Config], None] = lambda _: None) -> None:
         """Return when the file has another good configuration.  `check` raises BadInput for a bad configuration."""
