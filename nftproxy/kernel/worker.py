@@ -17,6 +17,8 @@ import threading
 from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
+from nftproxy.model.errors import Unavailable
+
 Result = TypeVar("Result")
 
 
@@ -36,13 +38,23 @@ class Worker:
         """Make a call, and return its result or raise its exception.
 
         The loop is blocked for the first `hold_up` seconds of it.
+
+        Raises:
+            Unavailable: no thread can be started.
         """
         if self._thread is None:
-            self._thread = threading.Thread(target=_work, args=(self._calls,), name=self._name)
-            self._thread.start()
+            self._thread = self._started()
         made = _Call(call, arguments)
         self._calls.put(made)
         return await made.outcome(hold_up)
+
+    def _started(self) -> threading.Thread:
+        thread = threading.Thread(target=_work, args=(self._calls,), name=self._name)
+        try:
+            thread.start()
+        except RuntimeError as error:
+            raise Unavailable(f"no thread for the kernel can be started: {error}") from error
+        return thread
 
     def close(self) -> None:
         """End the thread, after the queued calls."""

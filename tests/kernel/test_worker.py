@@ -11,6 +11,7 @@ from unittest.mock import Mock
 import pytest
 
 from nftproxy.kernel.worker import Worker
+from nftproxy.model.errors import Unavailable
 
 
 @pytest.fixture
@@ -96,3 +97,14 @@ def test_a_call_that_outlives_its_loop_is_finished(worker: Worker) -> None:
     released.set()
     worker.close()
     assert made == ["done"]
+
+
+async def test_a_thread_that_can_not_be_started_is_tried_again(worker: Worker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a thread a call is refused, and closing does nothing.  The next call starts the thread."""
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", Mock(side_effect=RuntimeError("can't start new thread")))
+        with pytest.raises(Unavailable, match="can't start new thread"):
+            await worker.run(int, "7")
+        worker.close()
+    async with asyncio.timeout(30):
+        assert await worker.run(int, "7") == 7
