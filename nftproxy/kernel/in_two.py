@@ -37,7 +37,7 @@ def in_two(function: Callable[[Item], Result], items: Sequence[Item], /) -> Iter
     """As `map`, with three of five items in a forked process: a `Mapper`.
 
     If that process fails, this process repeats its part, and so raises the same exception.  If none can be forked (a
-    limit of processes, or of memory), this process does all.
+    limit of processes, of memory, or of files), this process does all.
     """
     if len(os.sched_getaffinity(0)) < 2:
         yield from map(function, items)
@@ -76,7 +76,10 @@ def _no_search_for_garbage() -> Iterator[None]:
 
 def _fork(function: Callable[[Item], object], items: Iterable[Item]) -> tuple[int, int] | None:
     """Return a process that maps the items, and the pipe that has its results, or None if there can be none."""
-    reader, writer = os.pipe()
+    try:
+        reader, writer = os.pipe()
+    except OSError:
+        return None
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)  # of threads

@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Generator
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 import yaml
@@ -105,6 +106,12 @@ def test_a_process_that_can_not_be_forked_is_not_needed(monkeypatch: pytest.Monk
     opened = len(list(Path("/proc/self/fd").iterdir()))
     assert list(in_two(lambda _: os.getpid(), range(6))) == [PARENT] * 6
     assert len(list(Path("/proc/self/fd").iterdir())) == opened
+
+
+def test_without_a_pipe_this_process_does_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    """If the process may open no further file, no process is forked."""
+    monkeypatch.setattr(os, "pipe", Mock(side_effect=OSError(errno.EMFILE, os.strerror(errno.EMFILE))))
+    assert list(in_two(lambda _: os.getpid(), range(6))) == [PARENT] * 6
 
 
 @pytest.mark.parametrize("bad", [2, 3])
