@@ -16,7 +16,7 @@ and the probes.  The pipeline turns its events into rules, in the same transacti
 from __future__ import annotations
 
 import asyncio
-import contextlib
+import errno
 import logging
 import socket
 import time
@@ -54,6 +54,8 @@ REMINDER = 300.0
 """Seconds between two warnings about connections that aren't noted."""
 MOST_NAMED = 3
 """The number of namespaces that such a warning names."""
+_LACKS = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.EADDRNOTAVAIL)
+"""The errors of a node that lacks files, memory, or a local port or address.  Nothing was sent to the endpoint."""
 
 
 class SilenceChange(NamedTuple):
@@ -79,14 +81,15 @@ Connect = Callable[[Place, float], Awaitable[ProbeAnswer]]
 async def answer_of(place: Place, patience: float) -> ProbeAnswer:
     """Return an endpoint's answer to a TCP connection within `patience` seconds."""
     kind = socket.SOCK_STREAM | socket.SOCK_NONBLOCK
-    with contextlib.suppress(OSError), socket.socket(socket_family(place.address), kind) as ours:
-        try:
+    try:
+        with socket.socket(socket_family(place.address), kind) as ours:
             async with asyncio.timeout(patience):
                 await asyncio.get_running_loop().sock_connect(ours, place)
-        except ConnectionRefusedError:
-            return ProbeAnswer.REFUSED
-        return ProbeAnswer.ACCEPTED
-    return ProbeAnswer.NONE
+    except ConnectionRefusedError:
+        return ProbeAnswer.REFUSED
+    except OSError as error:
+        return ProbeAnswer.UNTRIED if error.errno in _LACKS else ProbeAnswer.NONE
+    return ProbeAnswer.ACCEPTED
 
 
 class SilenceWatch:
@@ -250,7 +253,8 @@ class SilenceWatch:
 
     async def _tried(self, place: Place, patience: float) -> None:
         answer = await self._connect(place, patience)
-        self._metrics.count("nftproxy_silence_checks_total", str(answer is not ProbeAnswer.NONE).lower())
+        if answer is not ProbeAnswer.UNTRIED:
+            self._metrics.count("nftproxy_silence_checks_total", str(answer is not ProbeAnswer.NONE).lower())
         self._known.record_probe(place, time.monotonic(), answer)
 
     def _publish(self) -> SilentPlaces:

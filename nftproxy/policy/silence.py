@@ -45,7 +45,7 @@ ACQUITTAL = 5.0
 """Seconds for which a suspect that has answered isn't probed, and after which a suspect without missing replies is
 well."""
 SUSPECT_PAUSE = 1.0
-"""Seconds before a suspect that hasn't answered, and isn't silent yet, is tried again."""
+"""Seconds before a suspect that hasn't answered, or wasn't tried, and isn't silent yet, is tried again."""
 FIRST_PAUSE, LONGEST_PAUSE = 1.0, 60.0
 """Seconds before a silent endpoint is retried: at first, and at the most.  Each pause is twice the last pause."""
 PROBATION = 300.0
@@ -69,6 +69,8 @@ class ProbeAnswer(Enum):
     ACCEPTED = auto()
     REFUSED = auto()
     NONE = auto()
+    UNTRIED = auto()
+    """The node had no resources for the connection, so nothing is known about the endpoint."""
 
 
 class _Standing(Enum):
@@ -218,6 +220,8 @@ class Silence:
         if known.has_answered(answer):
             known.acquitted_until = now + (ACQUITTAL if known.standing is _Standing.SUSPECT else 0.0)
             known.become(_Standing.WELL, now)
+        elif known.standing is _Standing.SUSPECT and answer is ProbeAnswer.UNTRIED:
+            known.due = now + SUSPECT_PAUSE
         elif known.standing is _Standing.SUSPECT and known.refuses:
             known.fall_silent(now)
         elif known.standing is _Standing.SUSPECT:

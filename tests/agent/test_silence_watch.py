@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import os
 import re
+import socket
 from collections.abc import Iterable, Mapping
+from unittest.mock import AsyncMock, Mock
 
 import pytest
 
 from nftproxy.agent import silence_watch
 from nftproxy.agent.reporting.metrics import Metrics
-from nftproxy.agent.silence_watch import GRACE, MOST_TRIED, SilenceChange, SilenceWatch
+from nftproxy.agent.silence_watch import GRACE, MOST_TRIED, SilenceChange, SilenceWatch, answer_of
 from nftproxy.kernel.conntrack.unanswered import (
     STUCK,
     UNANSWERED,
@@ -98,6 +102,8 @@ class Bench:
         self.changes: list[SilenceChange] = []
         self.tried: list[Place] = []
         self.answering: set[Place] = set()
+        self.is_poor = False
+        """Whether the node has no resources for probes."""
         self.metrics = Metrics()
         self.watch = SilenceWatch(state, Family, self.kernel, self.metrics, self.changes.append, self.connect)
         self._task: asyncio.Task[None] | None = None
@@ -105,6 +111,8 @@ class Bench:
     async def connect(self, place: Place, _patience: float) -> ProbeAnswer:
         """The answer of an endpoint."""
         self.tried.append(place)
+        if self.is_poor:
+            return ProbeAnswer.UNTRIED
         if place in self.kernel.refusing:
             return ProbeAnswer.REFUSED
         return ProbeAnswer.ACCEPTED if place in self.answering else ProbeAnswer.NONE
@@ -202,6 +210,44 @@ def test_endpoint_that_refuses_clients_and_us_is_left_out(monkeypatch: pytest.Mo
             assert event.note.startswith("endpoint 10.1.1.4:8080 refuses node node-a, which sends new connections")
             bench.kernel.refusing, bench.answering = [], {DEAD}
             await until(lambda: not bench.state.silent)
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("number", [errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.EADDRNOTAVAIL])
+async def test_a_lack_of_the_node_is_no_answer(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
+    """If the node lacks resources for a probe, the answer doesn't blame the endpoint."""
+    monkeypatch.setattr(socket, "socket", Mock(side_effect=OSError(number, os.strerror(number))))
+    assert await answer_of(DEAD, 1.0) is ProbeAnswer.UNTRIED
+
+
+@pytest.mark.parametrize(
+    ("error", "answer"),
+    [
+        (None, ProbeAnswer.ACCEPTED),
+        (ConnectionRefusedError(errno.ECONNREFUSED, "refused"), ProbeAnswer.REFUSED),
+        (OSError(errno.EHOSTUNREACH, "no route"), ProbeAnswer.NONE),
+        (TimeoutError(), ProbeAnswer.NONE),
+    ],
+)
+async def test_answers_of_endpoints(
+    monkeypatch: pytest.MonkeyPatch, error: Exception | None, answer: ProbeAnswer
+) -> None:
+    """A connection is accepted or refused, and anything else on the way to the endpoint is no answer."""
+    monkeypatch.setattr(asyncio.get_running_loop(), "sock_connect", AsyncMock(side_effect=error))
+    assert await answer_of(DEAD, 1.0) is answer
+
+
+def test_a_probe_that_could_not_be_made_is_not_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """While probes can't be made, the endpoint stays, and the metric of probes doesn't move."""
+
+    async def main() -> None:
+        async with Bench(cluster(), monkeypatch) as bench:
+            bench.is_poor = True
+            bench.kernel.wait_for(DEAD)
+            await until(lambda: bench.kernel.questions >= 20)
+            assert (set(bench.tried), bench.state.silent) == ({DEAD}, ())
+            assert 'nftproxy_silence_checks_total{answered="false"} 0.0' in bench.metrics.exposition().decode()
 
     asyncio.run(main())
 

@@ -87,6 +87,26 @@ def test_connections_that_got_their_reply_prove_nothing() -> None:
     assert known.silent == ()
 
 
+def test_a_probe_that_could_not_be_made_proves_nothing() -> None:
+    """A suspect that the node couldn't try, even if it refused a client, isn't silent.  It is tried again."""
+    known = Silence()
+    known.observe({DEAD: THRESHOLD}, 0, refused={DEAD})
+    known.pop_due_probes(0)
+    known.record_probe(DEAD, 0.5, ProbeAnswer.UNTRIED)
+    assert not known.silent
+    assert known.pop_due_probes(0.4 + SUSPECT_PAUSE) == []
+    assert known.pop_due_probes(0.5 + SUSPECT_PAUSE) == [(DEAD, CONFIRMATION)]
+
+
+def test_a_silent_endpoint_that_can_not_be_tried_comes_back_in_the_end() -> None:
+    """If the node can't connect for long, a silent endpoint comes back as if its retries had no answer."""
+    known = fallen()
+    known.record_probe(DEAD, TRIAL - 1, ProbeAnswer.UNTRIED)
+    assert known.silent == (DEAD,)
+    known.record_probe(DEAD, TRIAL, ProbeAnswer.UNTRIED)
+    assert not known.silent
+
+
 def test_endpoints_fall_silent_together() -> None:
     """Each endpoint that a look finds is tried once, and the first to fail is silent for longest."""
     known = Silence()
@@ -352,7 +372,7 @@ class Histories(RuleBasedStateMachine):
     @precondition(lambda self: self.trying)
     @rule(data=st.data(), answer=st.sampled_from(ProbeAnswer))
     def answer(self, data: st.DataObject, answer: ProbeAnswer) -> None:
-        """Our connection is accepted, refused, or not answered."""
+        """Our connection is accepted, refused, not answered, or not tried."""
         place = data.draw(st.sampled_from(sorted(self.trying)))
         del self.trying[place]
         self.known.record_probe(place, self.now, answer)
