@@ -105,6 +105,7 @@ class LocalhostForwarder:
         self._counts: Counter[ObjectKey] = Counter()
         self._of_namespace: Counter[str] = Counter()
         self._full: set[ObjectKey] = set()
+        """The Services of which a warning has said so, until a connection is taken while half of the share is free."""
 
     def serve(self, wanted: Mapping[Place, Forwarding]) -> None:
         """Serve exactly these ports.  Nothing happens if the mapping is the same object as before."""
@@ -115,6 +116,7 @@ class LocalhostForwarder:
             self._stop_listening(port)
         self._failed = {p: s for p, s in self._failed.items() if p in wanted and wanted[p].service == s}
         self._pins = {p: pin for p, pin in self._pins.items() if p in wanted}
+        self._full.intersection_update(each.service for each in wanted.values())
         self._listen(sorted(wanted.keys() - self._listening.keys() - self._failed.keys()))
 
     async def close(self) -> None:
@@ -228,8 +230,10 @@ class LocalhostForwarder:
         return min(self._limits.of_a_service, (left - self._of_namespace[service.namespace]) // 2)
 
     def _is_full(self, service: ObjectKey) -> bool:
-        count = self._counts[service]
-        if count < self._share(service):
+        count, share = self._counts[service], self._share(service)
+        if count < share:
+            if 2 * count < share:
+                self._full.discard(service)
             return False
         if service not in self._full:
             self._full.add(service)
@@ -249,8 +253,6 @@ class LocalhostForwarder:
         self._connections.discard(task)
         self._counts -= Counter([service])  # which drops what is 0
         self._of_namespace -= Counter([service.namespace])
-        if self._counts[service] <= self._share(service) // 2:
-            self._full.discard(service)
         if not task.cancelled() and (error := task.exception()):
             warn(
                 Code.DEFECT,

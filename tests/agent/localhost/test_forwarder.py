@@ -344,6 +344,27 @@ def test_a_full_service_is_logged_once(caplog: pytest.LogCaptureFixture) -> None
     ]
 
 
+def test_a_service_without_connections_is_logged_again(caplog: pytest.LogCaptureFixture) -> None:
+    """A Service for which others left no room is logged again if it is full after it had room."""
+
+    @in_a_namespace(limits=ForwarderLimits(connections=2, of_a_service=1, listeners=10))
+    async def flood(world: World) -> None:
+        world.forwarder.serve({HTTP: to(0), OTHER: to(1, service="shop/other")})
+        first = await asyncio.to_thread(Client, HTTP)
+        assert await asyncio.to_thread(first.ask) == "pod-0"
+        assert await ask(OTHER) == "ConnectionResetError"
+        first.close()
+        while await asyncio.to_thread((second := await asyncio.to_thread(Client, OTHER)).ask) != "pod-1":
+            second.close()
+        assert await ask(OTHER) == "ConnectionResetError"
+        second.close()
+
+    with caplog.at_level(logging.WARNING):
+        flood()
+    text = "Service shop/other: resetting new connections at localhost: it has %d, and all Services 1 of 2"
+    assert [record.getMessage() for record in caplog.records] == [text % 0, text % 1]
+
+
 @pytest.mark.parametrize(
     ("files", "limits"),
     [
