@@ -6,7 +6,7 @@ from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
-from nftproxy.kernel.child_process import ChildDied, in_child
+from nftproxy.kernel.child_process import ChildCrashed, in_child
 from nftproxy.kernel.libnftables import Kernel, check_text
 from nftproxy.kernel.nfnetlink.element_batch import MOST_CHARACTERS
 from nftproxy.kernel.worker import Worker
@@ -63,13 +63,13 @@ class AsyncKernel:
         """Check a transaction in another process, which may crash on what libnftables finds in our tables.
 
         Raises:
-            ChildDied: it crashed, and so would this process.
+            ChildCrashed: it crashed, and so would this process.
             Refused, Unavailable: as `Kernel.check` does, or no process can be started.
         """
         try:
             await self._worker.run(in_child, check_text, transaction.text)
-        except ChildDied as error:
-            raise ChildDied(f"{error}; {LIKELY_CAUSE}") from error
+        except ChildCrashed as error:
+            raise ChildCrashed(f"{error}; {LIKELY_CAUSE}") from error
 
     def close(self) -> None:
         """End the thread, after its present call."""

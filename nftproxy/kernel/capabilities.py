@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from nftproxy.kernel.child_process import ChildDied, in_scratch_namespace_if_allowed
+from nftproxy.kernel.child_process import ChildCrashed, in_scratch_namespace_if_allowed
 from nftproxy.kernel.libnftables import check_text
 from nftproxy.model.addresses import Family
 from nftproxy.model.errors import Refused, Unavailable
@@ -130,7 +130,7 @@ def probe() -> Probe:
     """
     try:
         in_scratch_namespace_if_allowed(check_text, "".join(WIDE_MAPS))
-    except ChildDied:  # of an assertion, in nft 1.0.6
+    except ChildCrashed:  # of an assertion, in nft 1.0.6
         return Probe(Capabilities(wide_maps=False), "this libnftables dies of maps with keys wider than 16 bytes")
     except (Refused, Unavailable) as error:
         return Probe(Capabilities(wide_maps=False), f"no maps with keys wider than 16 bytes: {error}")

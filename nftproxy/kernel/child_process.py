@@ -34,6 +34,7 @@ CLONE_NEWUSER, CLONE_NEWNET = 0x10000000, 0x40000000  # linux/sched.h
 PR_SET_PDEATHSIG, PR_SET_DUMPABLE = 1, 4  # linux/prctl.h
 LAST_WORDS = 300  # characters of a dead child's standard error that are worth repeating
 TIMEOUT = 120.0  # seconds: loading 400,000 elements twice and listing them takes 20
+CRASHES = (signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGILL, signal.SIGFPE)
 
 Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
@@ -41,6 +42,10 @@ Result = TypeVar("Result")
 
 class ChildDied(Unavailable):
     """The child ended without an answer: by a signal, of its own accord, or because its time was up."""
+
+
+class ChildCrashed(ChildDied):
+    """The child ended by a signal of `CRASHES`: the function, or the library that it calls, is at fault."""
 
 
 def in_scratch_namespace(
@@ -134,7 +139,8 @@ def _run_in_child(call: bytes) -> object:
             child.kill()
             raise ChildDied(f"no answer from a process in {TIMEOUT:.0f} s") from None
     if not output:
-        raise ChildDied(_cause_of_death(child.returncode, last_words.decode(errors="replace")))
+        kind = ChildCrashed if -child.returncode in CRASHES else ChildDied
+        raise kind(_cause_of_death(child.returncode, last_words.decode(errors="replace")))
     succeeded, value = pickle.loads(output)
     if not succeeded:
         raise value

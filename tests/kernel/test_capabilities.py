@@ -73,6 +73,14 @@ def test_an_untested_feature_counts_as_missing() -> None:
     assert "install python3-nftables" in found.reason
 
 
+def test_a_probe_that_takes_too_long_blames_no_library(monkeypatch: pytest.MonkeyPatch) -> None:
+    """If the probing process has no answer in time, the reason says so, and not that libnftables has died."""
+    monkeypatch.setattr(child_process, "TIMEOUT", 0.0)
+    found = probe()
+    assert found.capabilities == Capabilities(wide_maps=False)
+    assert found.reason == "no maps with keys wider than 16 bytes: no answer from a process in 0 s"
+
+
 @pytest.mark.usefixtures("without_binding")
 def test_features_that_can_t_be_tried_are_not_called_missing() -> None:
     """Without the binding nothing is known about the kernel, and the error says so."""

@@ -8,6 +8,7 @@ import faulthandler
 import os
 import resource
 import select
+import signal
 import socket
 import subprocess
 import sys
@@ -19,6 +20,7 @@ import pytest
 
 from nftproxy.kernel import child_process
 from nftproxy.kernel.child_process import (
+    ChildCrashed,
     ChildDied,
     forked_ahead,
     in_child,
@@ -53,6 +55,11 @@ def abort() -> None:
     """Die as a library with a failed assertion does."""
     os.write(2, b"python: evaluate.c:1: Assertion `never' failed.\n")
     os.abort()
+
+
+def be_killed() -> None:
+    """Die as a process does that the kernel ends for lack of memory."""
+    os.kill(os.getpid(), signal.SIGKILL)
 
 
 def leave() -> None:
@@ -172,7 +179,7 @@ def test_a_death_by_signal_is_named_with_the_last_words(
     limit = resource.getrlimit(resource.RLIMIT_CORE)
     resource.setrlimit(resource.RLIMIT_CORE, (limit[1], limit[1]))
     try:
-        with pytest.raises(ChildDied) as caught:
+        with pytest.raises(ChildCrashed) as caught:
             in_scratch_namespace(abort)
     finally:
         resource.setrlimit(resource.RLIMIT_CORE, limit)
@@ -192,8 +199,16 @@ def test_an_exit_is_a_death() -> None:
 def test_a_hanging_child_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
     """A child that gives no answer in time is ended, and counts as dead."""
     monkeypatch.setattr(child_process, "TIMEOUT", 0.5)
-    with pytest.raises(ChildDied, match="no answer"):
+    with pytest.raises(ChildDied, match="no answer") as caught:
         in_scratch_namespace(sleep)
+    assert not isinstance(caught.value, ChildCrashed)
+
+
+def test_a_killed_child_has_not_crashed() -> None:
+    """If another process, or the kernel for lack of memory, kills the child, its library isn't to blame."""
+    with pytest.raises(ChildDied, match="was killed by SIGKILL") as caught:
+        in_scratch_namespace(be_killed)
+    assert not isinstance(caught.value, ChildCrashed)
 
 
 def test_a_user_without_rights_gets_a_namespace_too(as_nobody: Run) -> None:
