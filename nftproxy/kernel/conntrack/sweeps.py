@@ -190,7 +190,7 @@ class Sweeper:
 
 
 def _packed(address: Address, port: int, protocol: Protocol) -> bytes:
-    """Return a front as `_front` finds it in an entry: the bytes of the address, of the port, and of the protocol."""
+    """Return a front as `_end` finds it in an entry: the bytes of the address, of the port, and of the protocol."""
     packed = socket.inet_pton(FAMILY_NUMBER[family_of(address)], address)
     return packed + port.to_bytes(2, "big") + (TCP if protocol is Protocol.TCP else UDP)
 

@@ -30,12 +30,12 @@ _NAMES = {
 
 
 def legacy_chains(family: Family, pattern: re.Pattern[bytes]) -> list[tuple[str, str]]:
-    """Return the (table, chain) of each chain with a matching name, or None without permission.
+    """Return the (table, chain) of each chain with a matching name, none if the list of tables can't be read.
 
     The pattern sees a 0 byte after the name.
 
     Raises:
-        OSError: the kernel doesn't return a table.
+        OSError: the kernel doesn't return a table, as without CAP_NET_ADMIN.
     """
     tables = legacy_tables(family)
     head = re.compile(HEAD + b"(" + pattern.pattern + b")")
