@@ -58,6 +58,30 @@ def test_ends_in_any_case(work: str, said: str, number: int) -> None:
     assert ("at last" in output) == ("hangs" in output)
 
 
+AFTERWARDS = """
+import asyncio, os, signal
+from nftproxy.agent.lifecycle.shutdown import SIGNALS, asked_to_end, ends_in_any_case
+
+async def main():
+    for number in SIGNALS:
+        asyncio.get_running_loop().add_signal_handler(number, print, "the loop's handler")
+    with ends_in_any_case():
+        pass
+
+asyncio.run(main())
+os.kill(os.getpid(), {number})
+print("asked to end:", asked_to_end.is_set())
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_after_the_loop_is_noted(number: int) -> None:
+    """An agent that is about to execute itself notes a signal that comes after its loop, and ends in good order."""
+    program = [sys.executable, "-c", AFTERWARDS.format(number=int(number))]
+    ended = subprocess.run(program, stdout=subprocess.PIPE, text=True, timeout=60, check=True)
+    assert ended.stdout == "asked to end: True\n"
+
+
 def test_a_closed_descriptor_ends_the_thread() -> None:
     """An agent that executes itself closes all descriptors, and the thread that reads signals ends without a word."""
     hearing, writing = socket.socketpair()
