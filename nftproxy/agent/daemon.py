@@ -146,6 +146,23 @@ class Daemon:
         """
         waiting = asyncio.ensure_future(until_alone(self._reporter.health.waits_for_agent))
         restarting = asyncio.ensure_future(reason_to_restart)
+        self._stop_for(restarting, waiting)
+        with ends_in_any_case(at_last=plugins.kill_all), self._closing() as closing:
+            closing.callback(restarting.cancel)
+            async with self._listeners, self._agent_socket:  # both answer before there are rules
+                await asyncio.wait([waiting])
+                if not waiting.cancelled():
+                    self._lock = waiting.result()
+                    await self._work(sources, post, nodes)
+            if not restarting.done():
+                return False
+            await restarting  # which raises its error
+            if self._lock and not asked_to_end.is_set():
+                self._lock.keep_over_exec()
+            return True
+
+    def _stop_for(self, restarting: asyncio.Future[None], waiting: asyncio.Future[AgentLock | None]) -> None:
+        """Let a reason to restart, or a signal, stop the loop, and the wait for another agent."""
 
         def stop(*_: object) -> None:
             waiting.cancel()
@@ -155,30 +172,21 @@ class Daemon:
             asked_to_end.set()
             stop()
 
+        restarting.add_done_callback(stop)
         for number in SIGNALS:
             asyncio.get_running_loop().add_signal_handler(number, end)
-        restarting.add_done_callback(stop)
-        with ends_in_any_case(at_last=plugins.kill_all):
-            try:
-                async with self._listeners, self._agent_socket:  # both answer before there are rules
-                    await asyncio.wait([waiting])
-                    if not waiting.cancelled():
-                        self._lock = waiting.result()
-                        await self._work(sources, post, nodes)
-                if restarting.done():
-                    await restarting  # which raises its error
-                    if self._lock and not asked_to_end.is_set():
-                        self._lock.keep_over_exec()
-                    return True
-                return False
-            finally:
-                restarting.cancel()
-                self._commits.close()
-                self._conntrack.close()
-                self._counts.close()
-                self._kernel.close()
-                if self._lock:
-                    self._lock.close()
+
+    def _closing(self) -> contextlib.ExitStack:
+        """Return a context that closes the parts at its end, the lock last, even if a part can't be closed."""
+        closing = contextlib.ExitStack()
+        closing.callback(self._close_lock)
+        for part in (self._kernel, self._counts, self._conntrack, self._commits):
+            closing.callback(part.close)
+        return closing
+
+    def _close_lock(self) -> None:
+        if self._lock:
+            self._lock.close()
 
     async def _work(self, sources: Sources, post: PostEvent, nodes: ApiClient | None) -> None:
         """Run all parts, as the only agent of this network namespace, until the loop is stopped."""
