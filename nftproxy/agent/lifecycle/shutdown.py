@@ -9,6 +9,7 @@ as a whole or not at all.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import logging
 import os
@@ -39,7 +40,7 @@ def ends_in_any_case(grace: float = GRACE, at_last: Callable[[], object] = lambd
     Call this inside the event loop.  `at_last` is called just before the end, in another thread.  It must not block.
 
     The loop's own signal handlers must be set before.  This takes over the file descriptor by which the loop learns of
-    signals, and passes them on.  After the context a signal only sets `asked_to_end`.
+    signals, and passes them on.  After the context, and after the loop, a signal only sets `asked_to_end`.
     """
     hearing, writing = socket.socketpair()
     writing.setblocking(False)
@@ -51,6 +52,8 @@ def ends_in_any_case(grace: float = GRACE, at_last: Callable[[], object] = lambd
         yield
     finally:
         for number in SIGNALS:
+            # The loop forgets its handler, so that it doesn't restore the default action when it is closed.
+            asyncio.get_running_loop().remove_signal_handler(number)
             signal.signal(number, lambda *_: asked_to_end.set())
         # Not the loop's own descriptor: it is closed soon, and Python would log each failed write to it.
         signal.set_wakeup_fd(-1)
