@@ -75,9 +75,13 @@ def fronts_served(
 
 def udp_fronts(state: ClusterState, settings: Settings, family: Family, service: Service) -> UdpFronts:
     """The fronts of a Service's UDP ports in one family that rules serve, each with its usable endpoints."""
+    served = list(fronts_served(state, settings, family, service, Protocol.UDP))
+    if not served:  # as with nearly every Service
+        return {}
+    endpoints = state.endpoints_of(service, family)
     found: UdpFronts = {}
-    for port, fronts in fronts_served(state, settings, family, service, Protocol.UDP):
-        offered = candidates_of(state.endpoints_of(service, family), port)
+    for port, fronts in served:
+        offered = candidates_of(endpoints, port)
         usable = frozenset(AddressPort(c.address, c.port) for c in offered if c.is_ready or c.is_last_resort)
         found |= dict.fromkeys(fronts, usable)
     return found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -16,6 +17,7 @@ from nftproxy.model.objects import EndpointSlice, Service
 from nftproxy.model.settings import Settings
 from nftproxy.pipeline import Pipeline
 from nftproxy.policy import flows
+from nftproxy.policy.choosing.candidates import ServiceEndpoints
 from nftproxy.policy.flows import NO_ENDPOINTS, AddressPort, Endpoints, Sweeps, UdpFronts, is_stale, udp_fronts
 from nftproxy.policy.fronts import nodeport_addresses
 from tests.support.factories import IPV4, elements, host_addresses, key, node, pipeline, renderer, service, slice_of
@@ -121,6 +123,24 @@ def test_every_udp_port_has_fronts_with_its_own_endpoints() -> None:
     pods = slice_of("kube/dns", ["10.1.1.4"], ports=["a:5301/udp", "b:5302/udp", "c:5303/tcp"])
     made = pipeline(service("kube/dns", cluster_ips=[VIP], ports=["a:53/udp", "b:54/udp", "c:55/tcp"]), pods)
     assert fronts_of(made) == sweeps(**{f"{VIP} 53": "10.1.1.4 5301", f"{VIP} 54": "10.1.1.4 5302"})
+
+
+@pytest.mark.parametrize(("protocol", "times"), [("udp", 1), ("tcp", 0)])
+def test_endpoints_are_indexed_once_for_all_udp_ports(
+    protocol: str, times: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The slices of a Service are indexed once for all of its UDP ports, and not at all without UDP ports."""
+    made = pipeline(service("kube/dns", cluster_ips=[VIP], ports=[f"p{n}:{n}/{protocol}" for n in range(1, 9)]))
+    indexed: list[object] = []
+
+    def counted(*arguments: Any) -> ServiceEndpoints:
+        indexed.append(arguments)
+        return index(*arguments)
+
+    index = ServiceEndpoints.of
+    monkeypatch.setattr(ServiceEndpoints, "of", counted)
+    assert len(fronts_of(made)) == 8 * times
+    assert len(indexed) == times
 
 
 def test_both_families_of_a_service_go_with_it() -> None:
