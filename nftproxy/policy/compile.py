@@ -39,7 +39,7 @@ from nftproxy.policy.fronts import (
     own_external_addresses,
     restricting_ranges,
 )
-from nftproxy.policy.pings import PingSources, answered_pings
+from nftproxy.policy.pings import AnsweredPings, PingSources, answered_pings
 from nftproxy.policy.ranges import range_keys
 from nftproxy.policy.screening import NO_LIST, denied_sources, screen_of
 from nftproxy.policy.state import ClusterState
@@ -86,6 +86,7 @@ def compile_service(
     own = _OwnSources.of(service, state, family)
     denied = denied_sources(service, family, own.list)
     sources = PingSources.of(service, family, own.guarded_ips, own.allowed)
+    answered = set[AnsweredPings]()  # by the ports so far
     endpoints = state.endpoints_of(service, family)
     for port, fronts in claimed_fronts(state, settings.config, family, service):
         if only is not None and port != only:
@@ -105,7 +106,10 @@ def compile_service(
             external = own_external_addresses(state, had)
             fields["external_ips"] = external
             if settings.config.answers_pings:
-                fields["pings"] = answered_pings(had, {*cluster_ips, *external}, choice, sources)
+                pings = answered_pings(had, {*cluster_ips, *external}, choice, sources)
+                added = [each for each in pings if each not in answered]
+                fields["pings"] = sources.rows(added)
+                answered.update(added)
         facts = PortFacts(port.protocol.value, cluster_ips, screen=screen, **fields)
         if facts.allowed:
             own = own.without_allowed()

@@ -7,7 +7,7 @@ local sources and the node itself are answered: those that `externalTrafficPolic
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
 from typing import NamedTuple
 
 from nftproxy.model.addresses import Address, Family
@@ -37,27 +37,39 @@ class PingSources(NamedTuple):
             return cls(guarded, (), ())
         return cls(guarded, allowed, (EVERY_SOURCE[family],))
 
-    def of_front(self, claimed: ClaimedFront) -> tuple[str, ...]:
-        """The keys of the ranges that a front admits.  Source ranges never guard a ClusterIP."""
-        is_guarded = claimed.is_external and claimed.claim.address in self.guarded
-        return self.allowed if is_guarded else self.everyone
+    def rows(self, pings: Iterable[AnsweredPings]) -> tuple[tuple[Address, str], ...]:
+        """The addresses that answer these pings, each with the key of a range of sources."""
+        return tuple(dict.fromkeys((ping.address, key) for ping in pings for key in self._keys(ping)))
+
+    def _keys(self, ping: AnsweredPings) -> Iterable[str]:
+        admitted = self.allowed if ping.is_guarded else self.everyone
+        return map(_inside, admitted) if ping.is_inside else admitted
+
+
+class AnsweredPings(NamedTuple):
+    """The pings that an address answers.  All ports of a Service share them, so that ports don't multiply the ranges.
+
+    `is_guarded` says that source ranges apply, `is_inside` that only local sources and the node itself are answered.
+    """
+
+    address: Address
+    is_guarded: bool
+    is_inside: bool
 
 
 def answered_pings(
     had: Iterable[ClaimedFront], addresses: Collection[Address], choice: Choice, sources: PingSources
-) -> tuple[tuple[Address, str], ...]:
-    """The addresses of a port's fronts that answer pings, each with the key of a range of sources."""
-    found: dict[tuple[Address, str], None] = {}
+) -> Iterator[AnsweredPings]:
+    """The pings that the addresses of a port's fronts answer.  Source ranges never guard a ClusterIP."""
     for claimed in had:
         address, is_local = claimed.claim.address, claimed.policy is TrafficPolicy.LOCAL
         if address not in addresses:
             continue
-        admitted = sources.of_front(claimed)
+        is_guarded = claimed.is_external and address in sources.guarded
         if choice.local if is_local else choice.cluster:
-            found |= dict.fromkeys((address, key) for key in admitted)
+            yield AnsweredPings(address, is_guarded, is_inside=False)
         if claimed.is_external and is_local and choice.cluster:
-            found |= dict.fromkeys((address, _inside(key)) for key in admitted)
-    return tuple(found)
+            yield AnsweredPings(address, is_guarded, is_inside=True)
 
 
 def _inside(key: str) -> str:

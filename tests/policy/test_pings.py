@@ -60,6 +60,40 @@ def test_source_ranges_never_guard_a_cluster_ip() -> None:
     assert set(keys(made)) == {"10.96.0.10 . 0.0.0.0 . 0"}
 
 
+PORTS = ("a:80", "b:81", "c:82/udp")
+GUARDED: dict[str, Any] = {
+    "type": "LoadBalancer",
+    "load_balancer_ips": ["203.0.113.7", "203.0.113.8"],
+    "source_ranges": ["198.51.100.0/24", "203.0.113.64/28"],
+    "external_policy": "Local",
+}
+ADMITTED = ("198.51.100.0 . 24", "203.0.113.64 . 28", "198.51.100.0 . 280", "203.0.113.64 . 284")
+"""The keys of these ranges, for all sources in them and for local sources."""
+ASKED: dict[str, Any] = {"ping": Ping.ANSWER, "external_ip_cidrs": RANGE}
+
+
+def test_ports_multiply_no_source_ranges() -> None:
+    """All ports of a Service share the rows of each address: its ranges, and the same for local sources."""
+    made = pipeline(service(ports=PORTS, **GUARDED), slice_of(ports=PORTS), **ASKED)
+    rows = [f"{address} . {source}" for address in ("203.0.113.7", "203.0.113.8") for source in ADMITTED]
+    blocks = made.generations[Family.IPV4].blocks.values()
+    lines = [each.key for block in blocks for each in block.elements if each.container == "pings"]
+    assert lines == ["10.96.0.10 . 0.0.0.0 . 0", *rows]
+
+
+@pytest.mark.parametrize("left", [PORTS[:1], PORTS[1:2], PORTS[1:]])
+def test_shared_rows_stay_while_a_port_needs_them(left: tuple[str, ...]) -> None:
+    """No row is deleted or written again while any port has endpoints, whichever port had the rows before."""
+    made = pipeline(service(ports=PORTS, **GUARDED), slice_of(ports=PORTS), **ASKED)
+    for ports, served in ((PORTS, left), (PORTS, PORTS), (left, PORTS), (PORTS, PORTS)):
+        text = made.ingest([Put(service(ports=ports, **GUARDED)), Put(slice_of(ports=served))]).text
+        assert text
+        assert "pings" not in text
+        assert len(keys(made)) == 1 + 2 * len(ADMITTED)
+    made.ingest([Put(slice_of(ports=()))])
+    assert keys(made) == []
+
+
 def test_addresses_of_the_node_and_the_api_server_answer_by_themselves() -> None:
     """A Service that names the node's address, the API server's, or one that a load balancer serves itself, has no say
     there, as long as it is theirs.
