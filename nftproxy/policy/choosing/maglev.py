@@ -21,6 +21,9 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import itertools
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
 
 SIZES = ((20, 4_093), (1_000, 16_381))
 """Pairs of a number of endpoints and the rows of a table for up to as many: primes.  The second size is Cilium's
@@ -49,18 +52,25 @@ def table(endpoints: tuple[str, ...], weights: tuple[int, ...], size: int) -> tu
         size: the number of rows, a prime.
     """
     rows = [-1] * size
-    highest = max(weights)
-    accounts = [0] * len(endpoints)
     preferences = [_preferences(name, size) for name in endpoints]
-    left, turn = size, 0
-    while left:
-        turn += 1
-        for index, weight in enumerate(weights):
-            if turn * weight >= accounts[index] and left:
-                accounts[index] += highest
-                preferences[index] = _claim_row(rows, index, *preferences[index])
-                left -= 1
+    for index in itertools.islice(_takers(weights), size):
+        preferences[index] = _claim_row(rows, index, *preferences[index])
     return tuple(rows)
+
+
+def _takers(weights: Sequence[int]) -> Iterator[int]:
+    """Yield the endpoint that takes each next row, without end.  In a round they have the order of the endpoints.
+
+    A round visits only the endpoints that take a row in it: light endpoints rarely do beside a heavy endpoint.
+    """
+    highest = max(weights)
+    accounts = [0] * len(weights)
+    due = defaultdict[int, list[int]](list, {1: [*range(len(weights))]})  # by the number of the round
+    for number in itertools.count(1):
+        for index in sorted(due.pop(number)):  # never empty: the heaviest endpoint takes a row in each round
+            yield index
+            accounts[index] += highest
+            due[max(number + 1, -(-accounts[index] // weights[index]))].append(index)
 
 
 def _preferences(name: str, size: int) -> tuple[int, int]:

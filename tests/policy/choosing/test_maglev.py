@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from nftproxy_conformance.strategies import quick
 
 from nftproxy.policy.choosing.maglev import LARGEST, SIZES, table, table_size
+from tools.bench.work import lines
 
 COUNTS = st.integers(1, 60)
 
@@ -81,6 +82,13 @@ def test_a_weight_that_changes_moves_little() -> None:
     endpoints = names(4)
     one, two = (rows(endpoints, [99, 99, 99, weight]) for weight in (3, 6))
     assert moved(one, two) < 0.01 + 0.02
+
+
+def test_a_heavy_endpoint_costs_no_walk_for_each_of_its_rows() -> None:
+    """With 500 light endpoints beside a heavy endpoint, a table takes less than with 501 of equal weight."""
+    endpoints = tuple(names(501))
+    uneven = lines(lambda: table(endpoints, (10_000, *[1] * 500), 4_093))
+    assert uneven < lines(lambda: table(endpoints, (1,) * 501, 4_093))
 
 
 def test_more_endpoints_than_rows() -> None:
