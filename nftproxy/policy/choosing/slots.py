@@ -52,11 +52,13 @@ def in_preferred_slots(places: Sequence[Place], hashes: Sequence[int]) -> Sequen
     mask = (1 << (count - 1).bit_length()) - 1 | BLOCK - 1  # slots that a hash may name: the next power of two
     room = [min(max(count - start, 0), BLOCK) for start in range(0, mask + 1, BLOCK)]
     taken, found = bytearray(count), list(places)
+    reached: dict[int, tuple[int, int]] = {}  # by the bits of a hash that name blocks
     for place, drawn in zip(places, hashes, strict=True):
         preferred = drawn * _SPREAD >> 8 & mask
         block = preferred // BLOCK
         if not room[block]:
-            block = _with_room(room, block, drawn)
+            names = drawn & (mask << 8 | 0xFF)
+            block, drawn = reached[names] = _with_room(room, *reached.get(names, (block, drawn)))
         room[block] -= 1
         start = block * BLOCK
         slot = taken.find(0, start + preferred % BLOCK, start + BLOCK)
@@ -67,12 +69,14 @@ def in_preferred_slots(places: Sequence[Place], hashes: Sequence[int]) -> Sequen
     return found
 
 
-def _with_room(room: Sequence[int], block: int, drawn: int) -> int:
-    """The first block with a free slot in the order in which an endpoint prefers blocks.
+def _with_room(room: Sequence[int], block: int, drawn: int) -> tuple[int, int]:
+    """The first block with a free slot in the order in which an endpoint prefers blocks, and the hash that led there.
+
+    Blocks only fill up.  So endpoints with the same hash, such as the rows of a heavy endpoint, continue from there.
 
     Args:
         room: the number of free slots in each block.
-        block: the endpoint's first choice.
+        block: the endpoint's first choice, or the block where an endpoint with the same hash found room.
         drawn: the hash of the endpoint.  A pseudo-random generator (Knuth and Lewis) makes further choices from it, and
             reaches every block.
     """
@@ -82,4 +86,4 @@ def _with_room(room: Sequence[int], block: int, drawn: int) -> int:
         else:
             drawn = drawn * 1664525 + 1013904223 & 0xFFFFFFFF
             block = (drawn * _SPREAD >> 8) // BLOCK & len(room) - 1
-    return block
+    return block, drawn

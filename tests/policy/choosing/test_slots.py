@@ -15,7 +15,8 @@ from nftproxy_conformance.strategies import quick
 
 from nftproxy.model.addresses import Address
 from nftproxy.model.objects import Place
-from nftproxy.policy.choosing.slots import IN_ORDER, _with_room, in_slots
+from nftproxy.policy.choosing.slots import IN_ORDER, _with_room, in_preferred_slots, in_slots
+from tools.bench.work import lines
 
 
 def place(number: int) -> Place:
@@ -81,7 +82,7 @@ def test_neighbours_are_spread() -> None:
 def test_no_hash_leads_nowhere(hashed: int) -> None:
     """If only one block has room, every hash of an address leads to it."""
     for free in range(64):
-        assert _with_room([int(block == free) for block in range(64)], 0, hashed) == free
+        assert _with_room([int(block == free) for block in range(64)], 0, hashed)[0] == free
 
 
 def test_slots_stay_what_they_are() -> None:
@@ -90,3 +91,20 @@ def test_slots_stay_what_they_are() -> None:
         count: crc32(repr([*map(tuple, in_slots(places(count, 1)))]).encode()) for count in (17, 33, 100, 1_000, 1_025)
     }
     assert found == {17: 0x62B24C18, 33: 0xF5B2B90F, 100: 0x6B8FEDB7, 1_000: 0x2150DC9C, 1_025: 0x4DCC3EB1}
+
+
+def test_slots_of_a_heavy_endpoint_stay_what_they_are() -> None:
+    """Every earlier version gave the rows of a heavy endpoint, which have the same hash, these slots."""
+    few = places(10, 1)
+    found = crc32(repr([*map(tuple, in_slots(sorted([*few, *few[:1] * 1_000])))]).encode())
+    assert found == 0xB8124AA1
+
+
+@pytest.mark.parametrize("step", [0, 1 << 24], ids=["equal", "similar"])
+def test_hashes_that_name_the_same_blocks_cost_no_walk_each(step: int) -> None:
+    """Endpoints of the same hash take few more lines than others.  IPv6 addresses of the same hash are easily made."""
+    some = places(4_096, 1)
+    others = lines(lambda: in_preferred_slots(some, [crc32(b"%d" % number) for number in range(4_096)]))
+    assert (
+        lines(lambda: in_preferred_slots(some, [12_345 + number % 256 * step for number in range(4_096)])) < 2 * others
+    )
