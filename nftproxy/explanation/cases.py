@@ -7,7 +7,7 @@ table.nft.j2 look them up.  The reasons come from the policy.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 import msgspec
@@ -29,7 +29,7 @@ from nftproxy.model.pods import Pods
 from nftproxy.pipeline import Pipeline
 from nftproxy.policy.choosing.choice import choose, why_no_candidate
 from nftproxy.policy.choosing.placement import is_balanced
-from nftproxy.policy.choosing.verdicts import EndpointVerdict
+from nftproxy.policy.choosing.verdicts import Choice
 from nftproxy.policy.claims import NODE
 from nftproxy.policy.compile import compile_service
 from nftproxy.policy.drawing import algorithm_of
@@ -311,19 +311,37 @@ def _by_external_local(client: Client, *, is_local: bool, detector: str) -> Poli
 def _endpoints(
     pipeline: Pipeline, served: Served, choice: PolicyEffect, client: Client, pods: Pods
 ) -> Iterator[EndpointShare]:
-    """Every endpoint of the Service port, with its share of the list that counts, or the reason for its absence."""
-    rows = Counter((address, port) for slots in _slots(served, choice.list) for _, address, port in slots.rows)
-    names = pipeline.state.pod_names(served.service.key)
-    for verdict in served.choice.verdicts:
-        candidate = verdict.candidate
-        place = candidate.address, candidate.port
+    """The endpoints of a front, as a client reaches them."""
+    rows = Counter(Place(address, port) for slots in _slots(served, choice.list) for _, address, port in slots.rows)
+    return _shares(
+        pipeline.state.pod_names(served.service.key),
+        pods,
+        served.choice,
+        choice.list,
+        rows,
+        lambda place: place in rows and _is_masqueraded(pipeline, served, choice, client, *place),
+    )
+
+
+def _shares(
+    names: Mapping[Address, str],
+    pods: Pods,
+    choice: Choice,
+    name: List,
+    rows: Counter[Place],
+    is_masqueraded: Callable[[Place], bool],
+) -> Iterator[EndpointShare]:
+    """Every endpoint of a Service port, with its share of the rows of a list, or the reason for its absence."""
+    whole = rows.total() or 1
+    for verdict in choice.verdicts:
+        place = verdict.candidate.place
         yield EndpointShare(
             *place,
-            pods.name_at(candidate.address) or names.get(candidate.address, ""),
-            candidate.is_local,
-            100 * rows[place] / rows.total() if place in rows else 0.0,
-            _reason(verdict, choice.list),
-            place in rows and _is_masqueraded(pipeline, served, choice, client, *place),
+            pods.name_at(place.address) or names.get(place.address, ""),
+            verdict.candidate.is_local,
+            100 * rows[place] / whole,
+            (verdict.local if name is List.LOCAL else verdict.cluster).value,
+            is_masqueraded(place),
         )
 
 
@@ -334,10 +352,6 @@ def _slots(served: Served, name: List) -> Iterator[Slots]:
     numbers = {number for each, number in (facts.short_circuits if is_other else facts.services) if each == front}
     lists = {each.list for each in facts.draws if each.of_port in numbers and each.prefix == front.prefix}
     return (slots for slots in facts.endpoints if slots.front == front and slots.list in lists)
-
-
-def _reason(verdict: EndpointVerdict, name: List) -> str:
-    return (verdict.local if name is List.LOCAL else verdict.cluster).value
 
 
 def _is_masqueraded(
@@ -399,28 +413,17 @@ def localhost_case(pipeline: Pipeline, spot: ToAddress, pods: Pods) -> tuple[Ser
     service = state.services[wanted.service]
     (port,) = (each for each in service.ports if each.node_port == spot.port and each.protocol is Protocol.TCP)
     choice = choose(state.endpoints_of(service, spot.family), port)
-    names = state.pod_names(service.key)
-    is_local = service.external_policy is TrafficPolicy.LOCAL
-    endpoints = tuple(
-        EndpointShare(
-            each.candidate.address,
-            each.candidate.port,
-            pods.name_at(each.candidate.address) or names.get(each.candidate.address, ""),
-            each.candidate.is_local,
-            100 * wanted.endpoints.count((each.candidate.address, each.candidate.port)) / len(wanted.endpoints),
-            (each.local if is_local else each.cluster).value,
-            True,
-        )
-        for each in choice.verdicts
-    )
+    name = List.LOCAL if service.external_policy is TrafficPolicy.LOCAL else List.CLUSTER
+    rows = Counter(wanted.endpoints)
+    endpoints = _shares(state.pod_names(service.key), pods, choice, name, rows, lambda _: True)
     case = Case(
         (SourceKind.NODE.value,),
         Fate.FORWARDED,
         f"the agent listens on {spot.address} and forwards, each connection to one of these endpoints at random",
-        list=List.LOCAL if is_local else List.CLUSTER,
+        list=name,
         list_why=f"externalTrafficPolicy {service.external_policy.value}, without exemptions at localhost",
         is_masqueraded=True,
         source_why="the agent itself connects to the endpoint",
-        endpoints=endpoints,
+        endpoints=tuple(endpoints),
     )
     return service, port.name, case

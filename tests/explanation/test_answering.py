@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
@@ -15,7 +16,7 @@ from nftproxy.model.addresses import Address, Family
 from nftproxy.model.annotations import Algorithm
 from nftproxy.model.codes import Code
 from nftproxy.model.events import Listed, Put, Removed
-from nftproxy.model.objects import EndpointSlice, Ignored, ObjectKey, Service, TrafficDistribution
+from nftproxy.model.objects import EndpointSlice, Ignored, ObjectKey, Place, Service, TrafficDistribution
 from nftproxy.model.pods import NO_PODS, Pods
 from nftproxy.model.settings import ExternalAddresses, FastPath
 from nftproxy.pipeline import Pipeline
@@ -368,6 +369,36 @@ def test_localhost_is_explained() -> None:
     assert "agent" in found.affinity.how
     assert [case.fate for case in place(made, "127.0.0.1:30081").cases] == [Fate.NODE]
     assert place(made, "127.0.0.1:30080", "outside").cases == ()
+
+
+def test_shares_take_no_walk_for_each_endpoint(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The rows of a list are counted once for all of its endpoints, at localhost as well."""
+
+    class Walked(tuple[Place, ...]):
+        __slots__ = ()
+
+        def count(self, value: object, /) -> int:
+            raise AssertionError(f"a walk through all rows for {value}")
+
+    def counted(of: Counter[object]) -> int:
+        totals.append(sum(of.values()))
+        return totals[-1]
+
+    totals: list[int] = []
+    pods = [f"10.1.2.{number}" for number in range(100)]
+    made = pipeline(
+        service(type="NodePort", ports=["http:80:30080"]), slice_of(endpoints=pods), node_port_addresses=["localhost"]
+    )
+    by_port = made.localhost_ports.by_port
+    made.localhost_ports.by_port = {
+        port: each._replace(endpoints=Walked(each.endpoints)) for port, each in by_port.items()
+    }
+    monkeypatch.setattr(Counter, "total", counted)
+    for to in ("10.96.0.10:80", "127.0.0.1:30080"):
+        case = place(made, to, "node").cases[0]
+        assert [each.share for each in case.endpoints] == [1.0] * 100
+        assert totals == [100]
+        totals.clear()
 
 
 @pytest.mark.parametrize(
