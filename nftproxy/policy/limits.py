@@ -105,9 +105,10 @@ def excess(service: Service, slices: Collection[EndpointSlice]) -> str:
 
 
 def size(service: Service, slices: Collection[EndpointSlice], crowded: int = 0, config: Config = _OPEN) -> int:
-    """The most elements that a Service may have, in both families together.  It has as many, or a few less.
+    """The most elements that a Service may have, in both families together.  It has as many, or a few less or more.
 
-    The result is the same on all nodes.  Where the number depends on the node, the node with the most counts.
+    The result is the same on all nodes.  Where the number depends on the node, the node with the most counts.  A node
+    may have one more for each port of each slice: the first endpoint of a slice on a node isn't counted (`crowd_of`).
 
     Args:
         service: the Service.
