@@ -44,7 +44,6 @@ from nftproxy.agent.silence_watch import SilenceWatch
 from nftproxy.agent.socket.agent_socket import AgentSocket
 from nftproxy.agent.socket.queries import QueryContext, query_handlers
 from nftproxy.api.kinds import kinds_for
-from nftproxy.api.services import PROXY_NAME
 from nftproxy.kernel.agent_lock import AgentLock
 from nftproxy.kernel.async_kernel import AsyncKernel
 from nftproxy.kernel.conntrack.connection_counts import established_connections
@@ -58,7 +57,7 @@ from nftproxy.logs import warn
 from nftproxy.model.codes import Code
 from nftproxy.model.errors import Unavailable
 from nftproxy.model.events import Event
-from nftproxy.model.settings import Config
+from nftproxy.model.settings import PROXY_NAME, Config
 from nftproxy.pipeline import Pipeline
 from nftproxy.sources import plugins
 from nftproxy.sources.activity import ResourceActivity

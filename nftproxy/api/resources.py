@@ -9,9 +9,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from nftproxy.api.kinds import ObjectKind, kinds_for
-from nftproxy.api.services import PROXY_NAME
 from nftproxy.api.slices import HEADLESS
 from nftproxy.model.objects import ClusterObject, EndpointSlice, Node, Service, ServiceCIDR
+from nftproxy.model.settings import PROXY_NAME
 
 
 class Resource(NamedTuple):

@@ -38,16 +38,12 @@ from nftproxy.model.objects import (
     TrafficDistribution,
     TrafficPolicy,
 )
-
-PROXY_NAME = "service.kubernetes.io/service-proxy-name"
-"""The label that names the proxy of a Service.
-
-kube-proxy ignores every Service with this label, with any value (pkg/proxy/apis/well_known_labels.go)."""
+from nftproxy.model.settings import PROXY_NAME
 
 PROXIED = "Proxy"
 """The ipMode of addresses whose packets the load balancer sends to node ports or pods by itself."""
 ANOTHERS = f"it is for another proxy (label {PROXY_NAME})"
-"""The reason for which an object with that label is ignored."""
+"""The reason for which an object with the label is ignored."""
 
 DEFAULT_AFFINITY_TIMEOUT = 10800
 """Seconds (core/v1 DefaultClientIPServiceAffinitySeconds)."""

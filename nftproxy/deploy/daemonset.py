@@ -24,6 +24,7 @@ from nftproxy.model.settings import (
     CANARY_METRICS_PORT,
     HEALTHZ_PORT,
     METRICS_PORT,
+    PROXY_NAME,
     Config,
     Conntrack,
     DetectLocalMode,
@@ -218,7 +219,7 @@ def _remarks(options: DaemonSetOptions, config: Config) -> list[str]:
         f"nftproxy for {distribution.title}, made by `nftproxy manifests`: generate it again instead of editing it."
     ]
     if config.is_canary:
-        label = f"service.kubernetes.io/service-proxy-name={config.service_proxy_name}"
+        label = f"{PROXY_NAME}={config.service_proxy_name}"
         return [*remarks, f"A canary beside kube-proxy: it serves just the Services with the label {label}."]
     if options.node_labels:
         labels = ",".join(f"{name}={value}" for name, value in options.node_labels)

@@ -34,13 +34,12 @@ from nftproxy.model.annotations import Failover
 from nftproxy.model.codes import Code
 from nftproxy.model.objects import ObjectKey, Service, TrafficDistribution
 from nftproxy.model.pods import NO_PODS, Pods
+from nftproxy.model.settings import PROXY_NAME
 from nftproxy.model.steps import finish
 from nftproxy.pipeline import Pipeline
 from nftproxy.policy.choosing.choice import endpoints_left_out, why_not_near
 from nftproxy.policy.fronts import restricting_ranges
 
-PROXY_NAME = "service.kubernetes.io/service-proxy-name"
-"""The label of the Services that a canary serves.  It asks the API for no other Services."""
 NAMES_TO_COMPARE = 200
 """Names of Services that an unknown name is compared with, which takes the agent some milliseconds."""
 MAX_PLACES = 100

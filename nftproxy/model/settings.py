@@ -17,6 +17,11 @@ METRICS_PORT = 10249
 CANARY_HEALTHZ_PORT, CANARY_METRICS_PORT = 10356, 10349
 """For a proxy beside kube-proxy: a hundred higher, outside of node ports, and used by no part of Kubernetes."""
 
+PROXY_NAME = "service.kubernetes.io/service-proxy-name"
+"""The label that names the proxy of a Service.
+
+kube-proxy ignores every Service with this label, with any value (pkg/proxy/apis/well_known_labels.go)."""
+
 AGENT_SOCKET = "/run/nftproxy/agent.sock"
 """The default path of the socket on which the agent answers commands."""
 
@@ -167,7 +172,7 @@ class Config(msgspec.Struct, frozen=True):
     external_addresses: ExternalAddresses = ExternalAddresses.OPEN  # in `external_ip_cidrs`, of both kinds
     ping: Ping = Ping.REJECT  # at ClusterIPs, and at external addresses in `external_ip_cidrs`
     agent_socket: str = AGENT_SOCKET  # the path of the Unix socket for commands such as `nftproxy status`, "" for none
-    service_proxy_name: str = ""  # the value of the label service-proxy-name of Services to serve, "" for no label
+    service_proxy_name: str = ""  # the value of the label PROXY_NAME of Services to serve, "" for no label
     startup_taint: str = ""  # the key of a taint to remove from the Node once all rules are loaded, "" for none
     algorithm: Algorithm = Algorithm.RANDOM  # of Services without the annotation
     failover: frozenset[Failover] = frozenset()  # of Services without the annotation

@@ -19,7 +19,7 @@ import yaml
 from nftproxy_conformance.apiserver.faults import Fault, Respond
 from nftproxy_conformance.lab import DROPPED, NODE, TCP_RESET, UNTOUCHED, Origin, Outcome, obstacle
 
-from nftproxy.api.services import PROXY_NAME
+from nftproxy.model.settings import PROXY_NAME
 from tests.kernel.conntrack.entries import fill
 from tests.support.cluster import IP, IP6, at
 from tests.support.command import nftproxy

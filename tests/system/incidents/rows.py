@@ -17,7 +17,7 @@ from nftproxy_conformance.apiserver.faults import Fault, Reset, Respond
 from nftproxy_conformance.lab import DROPPED, Origin
 from nftproxy_conformance.lab.topology import NODE_NAME
 
-from nftproxy.api.services import PROXY_NAME
+from nftproxy.model.settings import PROXY_NAME
 from tests.kernel.conntrack.entries import fill
 from tests.support.cluster import IP, IP6
 from tests.support.objects import Object
