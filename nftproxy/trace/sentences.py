@@ -74,7 +74,7 @@ DROPPED_BY = "another program's chain, in its table"
 """The beginning of the sentence about a packet that another program drops."""
 
 
-def steps(messages: Iterable[TraceMessage], book: RuleBook, unspoken: Collection[str] = ()) -> list[Step]:
+def steps(messages: Iterable[TraceMessage], book: RuleBook, unspoken: Collection[str]) -> list[Step]:
     """The way of the packet that the messages are about."""
     return list(_steps(messages, book, unspoken))
 

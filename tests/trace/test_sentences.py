@@ -94,7 +94,7 @@ def test_every_end_that_has_words_is_of_a_chain(rendered: Rules) -> None:
 def test_a_sentence_has_the_figures_of_its_chain(chain: str, words: str) -> None:
     """The sentence about the end of a limit's chain names the limit."""
     end = TraceMessage(Family.IPV4, TABLE, chain, TraceType.RETURN, 0, TraceVerdict.RETURN, "")
-    (step,) = steps([end], RuleBook({family: {} for family in Family}, {family: {} for family in Family}))
+    (step,) = steps([end], RuleBook({family: {} for family in Family}, {family: {} for family in Family}), ())
     assert step.words == words
 
 
