@@ -7,14 +7,13 @@ kernel look for a route, and sends nothing.
 from __future__ import annotations
 
 import errno
-import ipaddress
 import itertools
 import os
 import socket
 from collections.abc import Iterable, Sequence
 
 from nftproxy.agent.tcp import socket_family
-from nftproxy.model.addresses import Address, Family, Network, family_of
+from nftproxy.model.addresses import Address, Family, Network, family_of, is_within
 from nftproxy.model.objects import EndpointSlice
 
 MOST_SLICES = 100
@@ -34,14 +33,9 @@ def sample(slices: Iterable[EndpointSlice], ranges: Sequence[Network]) -> list[A
     for part in itertools.islice(slices, MOST_SLICES):
         for endpoint in itertools.islice(part.endpoints, MOST_OF_A_SLICE):
             key = _node_range(endpoint.address)
-            if key not in chosen and endpoint.ready and _is_within(ranges, endpoint.address):
+            if key not in chosen and endpoint.ready and is_within(endpoint.address, ranges):
                 chosen[key] = endpoint.address
     return sorted(chosen.values())[:MOST_TRIED]
-
-
-def _is_within(ranges: Sequence[Network], address: Address) -> bool:
-    parsed = ipaddress.ip_address(address)
-    return any(parsed in each for each in ranges)
 
 
 def unrouted(addresses: Iterable[Address]) -> dict[Address, str]:

@@ -12,13 +12,7 @@ import msgspec
 
 from nftproxy.commands.agent_client import LIVE, AgentClient
 from nftproxy.commands.articles import print_article
-from nftproxy.commands.offline import (
-    OFFLINE_IF_ANY,
-    OFFLINE_ONLY,
-    PATHS_IF_ANY,
-    offline_cluster,
-    refuse_given,
-)
+from nftproxy.commands.offline import OFFLINE_IF_ANY, OFFLINE_ONLY, PATHS_IF_ANY, offline_cluster, refuse_given
 from nftproxy.commands.output import json_text
 from nftproxy.explanation.answer import Explanation
 from nftproxy.explanation.expected import missing_chains, with_kernel

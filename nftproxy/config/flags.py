@@ -64,7 +64,7 @@ def _gates(text: str) -> object:
 
 
 FLAGS = (
-    Flag("bind-address", "bindAddress", str, "Health and metrics are of its family by default."),
+    Flag("bind-address", "bindAddress", str, "Its family is that of the default addresses of health and metrics."),
     Flag("bind-address-hard-fail", "bindAddressHardFail", truth, "Whether a port in use ends the agent."),
     Flag("cluster-cidr", "clusterCIDR", str, "The ranges of the cluster's pods, at most one for each family."),
     Flag("config-sync-period", "configSyncPeriod", str, "Without effect."),

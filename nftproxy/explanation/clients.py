@@ -9,7 +9,7 @@ import ipaddress
 from typing import NamedTuple
 
 from nftproxy.explanation.question import Source, SourceKind
-from nftproxy.model.addresses import Address, Family, Network, contains, family_of, is_loopback, of_family
+from nftproxy.model.addresses import Address, Family, Network, family_of, is_loopback, is_within, of_family
 from nftproxy.model.objects import ObjectKey
 from nftproxy.model.pods import Pods
 from nftproxy.model.settings import Config, DetectLocalMode
@@ -69,13 +69,13 @@ def kind_of(pipeline: Pipeline, address: Address) -> SourceKind:
     if known is not None:
         return known
     ranges = pipeline.settings.config.cluster_cidrs
-    return SourceKind.REMOTE_POD if any(contains(cidr, address) for cidr in ranges) else SourceKind.OUTSIDE
+    return SourceKind.REMOTE_POD if is_within(address, ranges) else SourceKind.OUTSIDE
 
 
 def _known_kind(state: ClusterState, address: Address) -> SourceKind | None:
     if address in own_addresses(state) or address in state.node.addresses or is_loopback(address):
         return SourceKind.NODE
-    if any(contains(cidr, address) for cidr in state.node.pod_cidrs):
+    if is_within(address, state.node.pod_cidrs):
         return SourceKind.POD
     nodes = {endpoint.node_name for _, endpoint in state.endpoints_at(address)}
     if nodes:

@@ -23,9 +23,9 @@ from nftproxy.model.addresses import (
     Address,
     Family,
     Network,
-    contains,
     family_of,
     is_loopback,
+    is_within,
     of_family,
     parse_virtual_address,
 )
@@ -110,7 +110,7 @@ def planning(pipeline: Pipeline, question: Question, pods: Pods = NO_PODS) -> Ge
 
 def _is_in(facts: NodeFacts, address: Address) -> bool:
     """True if packets to an address go to the node's pods.  A rejection must be routed back to its pod."""
-    return any(contains(ipaddress.ip_network(cidr), address) for cidr in facts.pod_networks)
+    return is_within(address, [*map(ipaddress.ip_network, facts.pod_networks)])
 
 
 def node_facts(pipeline: Pipeline) -> NodeFacts:

@@ -141,6 +141,14 @@ def contains(network: Network, address: Address) -> bool:
     return ipaddress.ip_address(address) in network
 
 
+def is_within(address: Address, networks: Collection[Network]) -> bool:
+    """Whether the address lies in any of the networks.  It is parsed at most once."""
+    if not networks:
+        return False
+    parsed = ipaddress.ip_address(address)
+    return any(parsed in network for network in networks)
+
+
 def is_loopback(address: Address) -> bool:
     """Whether every machine takes the address for its own."""
     return address.startswith("127.") or address == LOCALHOST[Family.IPV6]

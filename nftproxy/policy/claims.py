@@ -21,7 +21,7 @@ from typing import TypeVar
 
 import msgspec
 
-from nftproxy.model.addresses import Address, Protocol, contains, family_of, host_port, port_text
+from nftproxy.model.addresses import Address, Protocol, family_of, host_port, is_within, port_text
 from nftproxy.model.codes import Code
 from nftproxy.model.keys import KeyEnum
 from nftproxy.model.objects import ObjectKey, Service, ServicePort
@@ -121,7 +121,7 @@ def _external_ips(service: Service, config: Config) -> tuple[Address, ...]:
 
 
 def _is_allowed(address: Address, config: Config) -> bool:
-    return not config.external_ip_cidrs or any(contains(cidr, address) for cidr in config.external_ip_cidrs)
+    return not config.external_ip_cidrs or is_within(address, config.external_ip_cidrs)
 
 
 def port_claims(
@@ -239,7 +239,7 @@ class Claims:
         neither the node's nor the API server's, and no load balancer takes packets to it by itself (ipMode Proxy).
         """
         return (
-            any(contains(cidr, address) for cidr in self._config.external_ip_cidrs)
+            is_within(address, self._config.external_ip_cidrs)
             and address not in self._node_addresses
             and address not in self._proxied_for
             and all(address != server for server, _ in self._api_servers)

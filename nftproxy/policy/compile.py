@@ -21,7 +21,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from ipaddress import ip_network
 from typing import Any, NamedTuple
 
-from nftproxy.model.addresses import Address, Family, Protocol, contains, of_family
+from nftproxy.model.addresses import Address, Family, Protocol, is_within, of_family
 from nftproxy.model.objects import ObjectKey, Place, Service, ServicePort, TrafficPolicy
 from nftproxy.model.settings import Settings
 from nftproxy.policy.choosing.choice import ChoiceCache, choose
@@ -261,7 +261,7 @@ class _OwnSources(NamedTuple):
         if not has_own_list(state, service, family):
             return cls(guarded, NO_LIST[family], ())
         own = of_family(state.node.addresses, family)[:1]
-        if any(contains(source, address) for source in ranges for address in own):
+        if any(is_within(address, ranges) for address in own):
             ranges += [ip_network(address) for address in of_family(service.load_balancer_ips, family)]
         return cls(guarded, of_family(service.cluster_ips, family)[0], range_keys(ranges))
 

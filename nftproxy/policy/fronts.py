@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
-from nftproxy.model.addresses import Address, Family, Network, Protocol, contains, family_of, is_loopback, of_family
+from nftproxy.model.addresses import Address, Family, Network, Protocol, family_of, is_loopback, is_within, of_family
 from nftproxy.model.annotations import GuardedFronts
 from nftproxy.model.objects import ObjectKey, Service, ServicePort, TrafficPolicy
 from nftproxy.model.settings import Config
@@ -82,7 +82,7 @@ def nodeport_addresses(state: ClusterState, config: Config, family: Family) -> t
     a loopback source, which no endpoint could answer.  localhost.py serves node ports there without rules.
     """
     asked = config.node_port_addresses
-    matching = sorted(a for a in own_addresses(state) if any(contains(cidr, a) for cidr in asked.networks))
+    matching = sorted(a for a in own_addresses(state) if is_within(a, asked.networks))
     primary = of_family(state.node.addresses, family)[:1] if asked.primary else ()
     selected = dict.fromkeys((*primary, *of_family(matching, family)))
     return tuple(address for address in selected if not is_loopback(address))

@@ -6,9 +6,8 @@ import asyncio
 import errno
 import os
 import re
-import socket
 from collections.abc import Iterable, Mapping
-from unittest.mock import AsyncMock, Mock
+from unittest.mock import AsyncMock
 
 import pytest
 
@@ -30,6 +29,7 @@ from nftproxy.policy.numbers import namespace_number
 from nftproxy.policy.silence import THRESHOLD, ProbeAnswer
 from nftproxy.policy.state import ClusterState, Invalidation
 from tests.support.factories import key, service, slice_of
+from tests.support.processes import no_files_left
 from tests.support.waiting import until
 
 LEAVE_OUT = {"failover": "silent"}
@@ -217,8 +217,15 @@ def test_endpoint_that_refuses_clients_and_us_is_left_out(monkeypatch: pytest.Mo
 @pytest.mark.parametrize("number", [errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.EADDRNOTAVAIL])
 async def test_a_lack_of_the_node_is_no_answer(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
     """If the node lacks resources for a probe, the answer doesn't blame the endpoint."""
-    monkeypatch.setattr(socket, "socket", Mock(side_effect=OSError(number, os.strerror(number))))
+    lack = OSError(number, os.strerror(number))
+    monkeypatch.setattr(asyncio.get_running_loop(), "sock_connect", AsyncMock(side_effect=lack))
     assert await answer_of(DEAD, 1.0) is ProbeAnswer.UNTRIED
+
+
+async def test_without_files_there_is_no_answer() -> None:
+    """If the process may open no further file, the answer doesn't blame the endpoint."""
+    with no_files_left():
+        assert await answer_of(DEAD, 1.0) is ProbeAnswer.UNTRIED
 
 
 @pytest.mark.parametrize(

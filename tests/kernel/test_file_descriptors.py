@@ -5,8 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import resource
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 
 import pytest
 
@@ -20,26 +19,7 @@ from nftproxy.model.errors import Unavailable
 from nftproxy.policy.flows import AddressPort
 from nftproxy.rules.transaction import Transaction
 from tests.support.factories import IPV4
-
-
-@contextlib.contextmanager
-def no_files_left() -> Iterator[None]:
-    """Let this process have as many files open as it may."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    opened = [os.open(os.devnull, os.O_RDONLY)]
-    try:
-        resource.setrlimit(
-            resource.RLIMIT_NOFILE, (1 + max(int(each.name) for each in Path("/proc/self/fd").iterdir()), hard)
-        )
-        with contextlib.suppress(OSError):
-            while True:
-                opened.append(os.dup(opened[0]))
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-        for each in opened:
-            os.close(each)
-
+from tests.support.processes import no_files_left
 
 EMPTY_TABLE = Transaction("table ip nftproxy {\n  set s {\n    type inet_service\n  }\n}\n")
 

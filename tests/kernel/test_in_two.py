@@ -11,7 +11,6 @@ import threading
 import time
 from collections.abc import Generator
 from pathlib import Path
-from unittest.mock import Mock
 
 import pytest
 import yaml
@@ -20,6 +19,7 @@ from nftproxy.kernel.in_two import in_two
 from nftproxy.library import Cluster
 from nftproxy.sources.files import load
 from tests.support import objects
+from tests.support.processes import no_files_left
 
 PARENT = os.getpid()
 
@@ -108,10 +108,10 @@ def test_a_process_that_can_not_be_forked_is_not_needed(monkeypatch: pytest.Monk
     assert len(list(Path("/proc/self/fd").iterdir())) == opened
 
 
-def test_without_a_pipe_this_process_does_all(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_pipe_this_process_does_all() -> None:
     """If the process may open no further file, no process is forked."""
-    monkeypatch.setattr(os, "pipe", Mock(side_effect=OSError(errno.EMFILE, os.strerror(errno.EMFILE))))
-    assert list(in_two(lambda _: os.getpid(), range(6))) == [PARENT] * 6
+    with no_files_left():
+        assert list(in_two(lambda _: os.getpid(), range(6))) == [PARENT] * 6
 
 
 @pytest.mark.parametrize("bad", [2, 3])

@@ -10,6 +10,7 @@ from unittest.mock import Mock
 
 import pytest
 
+from nftproxy.kernel import worker as worker_module
 from nftproxy.kernel.worker import Worker
 from nftproxy.model.errors import Unavailable
 
@@ -102,7 +103,8 @@ def test_a_call_that_outlives_its_loop_is_finished(worker: Worker) -> None:
 async def test_a_thread_that_can_not_be_started_is_tried_again(worker: Worker, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without a thread a call is refused, and closing does nothing.  The next call starts the thread."""
     with monkeypatch.context() as patch:
-        patch.setattr(threading.Thread, "start", Mock(side_effect=RuntimeError("can't start new thread")))
+        refused = Mock(**{"Thread.return_value.start.side_effect": RuntimeError("can't start new thread")})
+        patch.setattr(worker_module, "threading", refused)  # threads of other tests' servers are not affected
         with pytest.raises(Unavailable, match="can't start new thread"):
             await worker.run(int, "7")
         worker.close()

@@ -15,6 +15,7 @@ from nftproxy.model.addresses import (
     Family,
     contains,
     family_of,
+    is_within,
     of_family,
     parse_address,
     parse_network,
@@ -172,6 +173,14 @@ def test_the_addresses_of_a_family_keep_their_order() -> None:
 def test_a_network_contains_addresses_of_its_family_only(network: str, address: str, expected: bool) -> None:
     """Even a network of length 0 holds nothing of the other family."""
     assert contains(parse_network(network), parse_address(address)) is expected
+    assert is_within(parse_address(address), [parse_network(network)]) is expected
+
+
+def test_an_address_is_within_any_network() -> None:
+    """One of several networks suffices, and without networks there is none."""
+    networks = [parse_network("10.1.0.0/16"), parse_network("fd00::/64")]
+    assert [is_within(Address(text), networks) for text in ("10.1.2.3", "fd00::7", "10.2.0.1")] == [True, True, False]
+    assert not is_within(Address("10.1.2.3"), [])
 
 
 @pytest.mark.parametrize(("family", "table"), [(Family.IPV4, "ip nftproxy"), (Family.IPV6, "ip6 nftproxy")])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import resource
 import signal
 import subprocess
 import sys
@@ -77,7 +78,7 @@ class AgentProcess:
 
     @property
     def is_stopped(self) -> bool:
-        """Whether no process has been launched, or the last one's end has been awaited."""
+        """Whether no process has been launched, or somebody has waited for the end of the last process."""
         return self._process is None
 
     @property
@@ -155,10 +156,29 @@ def memory(process_id: int) -> int:
     return _sum_of_family(process_id, lambda each: _memory("VmRSS", each) if each == process_id else _own_pages(each))
 
 
+@contextmanager
+def no_files_left() -> Iterator[None]:
+    """Let this process have as many files open as it may."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    opened = [os.open(os.devnull, os.O_RDONLY)]
+    try:
+        resource.setrlimit(
+            resource.RLIMIT_NOFILE, (1 + max(int(each.name) for each in Path("/proc/self/fd").iterdir()), hard)
+        )
+        with suppress(OSError):
+            while True:
+                opened.append(os.dup(opened[0]))
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        for each in opened:
+            os.close(each)
+
+
 def peak_growth() -> Callable[[], int]:
     """Begin the peak of this process's resident memory anew.  The function returns its growth since in bytes.
 
-    The peak of getrusage(2) is the process's for ever: after a greater one, growth wouldn't show.
+    The peak of getrusage(2) never begins anew.  After a greater peak of an earlier test it would hide growth.
     """
     Path("/proc/self/clear_refs").write_text("5")  # proc(5): begin VmHWM anew
     before = _memory("VmHWM", os.getpid())
