@@ -22,7 +22,7 @@ def templates_dir() -> Path:
 
 
 def template_texts(names: Iterable[str], directory: Path | None = None) -> dict[str, str]:
-    """Read these templates in a directory, by default in nftproxy's own.  Return the texts of those that exist.
+    """Read these templates in a directory, by default in nftproxy's own.  Return the texts of the templates that exist.
 
     Other files there are left alone: a name such as `.#table.nft.j2` may be an editor's lock.
     """

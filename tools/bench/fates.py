@@ -128,7 +128,7 @@ def rollouts(world: Town, ip: Ip, words: str) -> str:
         began, numbers = time.monotonic(), itertools.count()
 
         def connect() -> None:
-            """Begin a connection, and take answers until the next one is due."""
+            """Begin a connection, and take answers until the next connection is due."""
             made.begin(1)
             made.wait_until(max(began + next(numbers) / RATE, time.monotonic() + 0.001))
 
