@@ -102,7 +102,10 @@ def test_slots_of_a_heavy_endpoint_stay_what_they_are() -> None:
 
 @pytest.mark.parametrize("step", [0, 1 << 24], ids=["equal", "similar"])
 def test_hashes_that_name_the_same_blocks_cost_no_walk_each(step: int) -> None:
-    """Endpoints of the same hash take few more lines of Python than other endpoints.  IPv6 addresses of the same hash are easily made."""
+    """Endpoints of the same hash take few more lines of Python than other endpoints.
+
+    IPv6 addresses of the same hash are easily made.
+    """
     some = places(4_096, 1)
     others = lines(lambda: in_preferred_slots(some, [crc32(b"%d" % number) for number in range(4_096)]))
     assert (
