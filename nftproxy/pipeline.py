@@ -10,6 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
 
+from nftproxy.extensions.counts.counted_fronts import CountedFronts
+from nftproxy.extensions.failover.gone_addresses import GoneAddresses
+from nftproxy.extensions.least_connections.balanced_lists import BalancedLists
+from nftproxy.extensions.localhost.forwardings import LocalhostPorts
 from nftproxy.model.addresses import Family
 from nftproxy.model.events import Event
 from nftproxy.model.mapping import Mapper, one_by_one
@@ -17,16 +21,12 @@ from nftproxy.model.objects import ObjectKey, Service
 from nftproxy.model.settings import Settings
 from nftproxy.model.stages import Stage
 from nftproxy.model.steps import Steps, finish
-from nftproxy.policy.balanced_lists import BalancedLists
 from nftproxy.policy.choosing.choice import ChoiceCache
 from nftproxy.policy.compile import PortKey, compile_service, port_keys
-from nftproxy.policy.counts import CountedFronts
 from nftproxy.policy.facts import TableFacts
 from nftproxy.policy.flows import Flows
 from nftproxy.policy.fronts import LostClaim, lost_claims
-from nftproxy.policy.gone_addresses import GoneAddresses
 from nftproxy.policy.health_checks import HealthChecks
-from nftproxy.policy.localhost import LocalhostPorts
 from nftproxy.policy.skeleton import compile_fast_path, compile_table
 from nftproxy.policy.state import ClusterState, Invalidation
 from nftproxy.rules.renderer import Renderer

@@ -23,7 +23,6 @@ import pytest
 import yaml
 from nftproxy_conformance.lab import obstacle
 
-from nftproxy.agent.reporting import service_counts
 from nftproxy.agent.reporting.metrics import COUNTERS, GAUGES, HISTOGRAMS
 from nftproxy.api.kinds import ObjectKind
 from nftproxy.api.parse import parse_object
@@ -31,6 +30,7 @@ from nftproxy.api.resources import resources
 from nftproxy.commands import cli
 from nftproxy.config.flags import FLAGS, OTHER_FLAGS
 from nftproxy.config.unused_fields import UNUSED
+from nftproxy.extensions.counts.agent import service_counts
 from nftproxy.model.annotations import NONE, OF_SERVICES, OF_SLICES, Form, Word
 from nftproxy.model.errors import Problem
 from nftproxy.model.objects import EndpointSlice, Service
@@ -270,7 +270,7 @@ def test_words_are_those_of_the_glossary(page: Path) -> None:
 
 def test_words_of_the_code_are_those_of_the_glossary() -> None:
     """No name, docstring, comment or message of the package has such a second word either."""
-    sources = [*(CHECKOUT / "nftproxy").rglob("*.py"), *(CHECKOUT / "templates").iterdir()]
+    sources = [*(CHECKOUT / "nftproxy").rglob("*.py"), *(CHECKOUT / "templates").rglob("*.j2")]
     found = [
         (str(path.relative_to(CHECKOUT)), word, better)
         for path in sources

@@ -16,7 +16,6 @@ import msgspec
 import msgspec.inspect as ms
 import pytest
 
-from nftproxy.agent.reporting import service_counts
 from nftproxy.agent.reporting.metrics import COUNTERS, GAUGES, HISTOGRAMS
 from nftproxy.agent.socket.answers import ClientRow, ConflictRow, EndpointRow, QuarantinedRow, ServiceRow
 from nftproxy.api.decode import Shape
@@ -24,6 +23,7 @@ from nftproxy.commands import cli
 from nftproxy.commands.status import StatusReport
 from nftproxy.config.shapes import Nftproxy
 from nftproxy.explanation.answer import Explanation
+from nftproxy.extensions.counts.agent import service_counts
 from nftproxy.model.annotations import NONE, OF_SERVICES, OF_SLICES, Word
 from nftproxy.model.codes import Code
 from tests.conftest import CHECKOUT

@@ -20,7 +20,6 @@ from contextlib import aclosing
 from functools import partial
 from pathlib import Path
 
-from nftproxy.agent.fast_path import keep_fast_path
 from nftproxy.agent.followers import Followers
 from nftproxy.agent.http.listeners import Listeners
 from nftproxy.agent.lifecycle.background import keep_running
@@ -28,8 +27,6 @@ from nftproxy.agent.lifecycle.reload import until_changed
 from nftproxy.agent.lifecycle.rivals import until_alone, watch_other_proxies
 from nftproxy.agent.lifecycle.shutdown import SIGNALS, asked_to_end, ends_in_any_case
 from nftproxy.agent.lifecycle.startup_taint import StartupTaint
-from nftproxy.agent.load_watch import LoadWatch
-from nftproxy.agent.localhost.forwarder import LocalhostForwarder
 from nftproxy.agent.loop import SyncLoop
 from nftproxy.agent.node_watch import watch_node
 from nftproxy.agent.reporting import occurrences
@@ -38,21 +35,24 @@ from nftproxy.agent.reporting.fault_reporter import FaultReporter
 from nftproxy.agent.reporting.health import Health
 from nftproxy.agent.reporting.measurements import measure
 from nftproxy.agent.reporting.metrics import Metrics
-from nftproxy.agent.reporting.service_counts import ServiceCounts
 from nftproxy.agent.reporting.sync_reporter import SyncReporter
-from nftproxy.agent.silence_watch import SilenceWatch
 from nftproxy.agent.socket.agent_socket import AgentSocket
 from nftproxy.agent.socket.queries import QueryContext, query_handlers
 from nftproxy.api.kinds import kinds_for
+from nftproxy.extensions.counts.agent.count_reader import COUNTED_SETS, SCREENED_SETS, CountReader
+from nftproxy.extensions.counts.agent.service_counts import ServiceCounts
+from nftproxy.extensions.failover.agent.silence_watch import SilenceWatch
+from nftproxy.extensions.failover.agent.unanswered import UnansweredReader
+from nftproxy.extensions.fast_path.agent.fast_path import keep_fast_path
+from nftproxy.extensions.least_connections.agent.connection_counts import established_connections
+from nftproxy.extensions.least_connections.agent.load_watch import LoadWatch
+from nftproxy.extensions.localhost.agent.forwarder import LocalhostForwarder
 from nftproxy.kernel.agent_lock import AgentLock
 from nftproxy.kernel.async_kernel import AsyncKernel
-from nftproxy.kernel.conntrack.connection_counts import established_connections
 from nftproxy.kernel.conntrack.sweeps import SweepQueue
-from nftproxy.kernel.conntrack.unanswered import UnansweredReader
 from nftproxy.kernel.drift import TableWatch
 from nftproxy.kernel.libnftables import Kernel
 from nftproxy.kernel.nfnetlink.commit_listener import CommitListener
-from nftproxy.kernel.nfnetlink.count_reader import COUNTED_SETS, SCREENED_SETS, CountReader
 from nftproxy.logs import warn
 from nftproxy.model.codes import Code
 from nftproxy.model.errors import Unavailable

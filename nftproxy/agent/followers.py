@@ -11,11 +11,11 @@ from dataclasses import dataclass, field
 
 from nftproxy.agent.http.listeners import Listeners
 from nftproxy.agent.lifecycle.startup_taint import StartupTaint
-from nftproxy.agent.load_watch import LoadWatch
-from nftproxy.agent.localhost.forwarder import LocalhostForwarder
 from nftproxy.agent.reporting.fault_reporter import FaultReporter
-from nftproxy.agent.silence_watch import SilenceWatch
 from nftproxy.agent.sync.loading import now
+from nftproxy.extensions.failover.agent.silence_watch import SilenceWatch
+from nftproxy.extensions.least_connections.agent.load_watch import LoadWatch
+from nftproxy.extensions.localhost.agent.forwarder import LocalhostForwarder
 from nftproxy.kernel import sysctl
 from nftproxy.kernel.conntrack.sweeps import SweepQueue
 from nftproxy.kernel.process_resources import freeze_objects

@@ -18,7 +18,7 @@ from nftproxy.agent.socket.answers import ConnectionRow, Connections
 from nftproxy.agent.socket.connection_rows import largest, unnamed
 from nftproxy.commands.agent_client import LIVE, AgentClient, NoAnswer, NotReady
 from nftproxy.commands.output import json_text, table
-from nftproxy.kernel.conntrack.connection_counts import active_connections
+from nftproxy.extensions.least_connections.agent.connection_counts import active_connections
 from nftproxy.model.addresses import port_text
 
 HEADER = ("SERVICE", "PORT", "ENDPOINT", "CONNECTIONS", "UNANSWERED")

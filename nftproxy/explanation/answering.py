@@ -27,8 +27,8 @@ from nftproxy.explanation.ownership import (
     spots_of_node,
     spots_of_service,
 )
-from nftproxy.explanation.ping_remarks import pings_said
 from nftproxy.explanation.question import Question, Source, SourceKind, To, ToAddress, ToNode, ToService
+from nftproxy.extensions.external_addresses.ping_remarks import pings_said
 from nftproxy.model.addresses import Address, Family, Protocol, family_of, is_loopback, port_text
 from nftproxy.model.annotations import Failover
 from nftproxy.model.codes import Code

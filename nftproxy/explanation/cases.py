@@ -22,13 +22,13 @@ from nftproxy.explanation.ownership import (
     serves_node_ports,
 )
 from nftproxy.explanation.question import SourceKind, ToAddress
+from nftproxy.extensions.algorithms.placement import is_balanced
 from nftproxy.model.addresses import Address, Family, Network, Protocol, contains, family_of, is_loopback
 from nftproxy.model.annotations import Algorithm
 from nftproxy.model.objects import ObjectKey, Place, Service, TrafficPolicy
 from nftproxy.model.pods import Pods
 from nftproxy.pipeline import Pipeline
 from nftproxy.policy.choosing.choice import choose, why_no_candidate
-from nftproxy.policy.choosing.placement import is_balanced
 from nftproxy.policy.choosing.verdicts import Choice
 from nftproxy.policy.claims import NODE
 from nftproxy.policy.compile import compile_service
@@ -398,7 +398,7 @@ def _why_none(pipeline: Pipeline, family: Family, served: Served) -> str:
     return f": {why_no_candidate(pipeline.state.slices_of(served.service.key), family, served.port)}"
 
 
-# Node ports at localhost, which no rule serves: the agent listens there and forwards (policy/localhost.py)
+# Node ports at localhost, which no rule serves: the agent listens there and forwards (extensions/localhost/)
 
 
 def localhost_case(pipeline: Pipeline, spot: ToAddress, pods: Pods) -> tuple[Service, str, Case] | None:

@@ -50,7 +50,7 @@ Factors = Mapping[Place, int]
 
 
 class LoadFactors(msgspec.Struct, frozen=True):
-    """The factors of lists whose endpoints have unequal numbers of connections (policy/balance.py)."""
+    """The factors of lists whose endpoints have unequal numbers of connections (extensions/least_connections/)."""
 
     by_list: Mapping[ListKey, Factors]
 

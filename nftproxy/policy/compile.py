@@ -21,6 +21,9 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from ipaddress import ip_network
 from typing import Any, NamedTuple
 
+from nftproxy.extensions.client_limits.screening import NO_LIST, denied_sources, screen_of
+from nftproxy.extensions.external_addresses.pings import AnsweredPings, PingSources, answered_pings
+from nftproxy.extensions.failover.memberships import PortFailover
 from nftproxy.model.addresses import Address, Family, Protocol, is_within, of_family
 from nftproxy.model.objects import ObjectKey, Place, Service, ServicePort, TrafficPolicy
 from nftproxy.model.settings import Settings
@@ -29,7 +32,6 @@ from nftproxy.policy.choosing.verdicts import Choice
 from nftproxy.policy.claims import NODE, Claim
 from nftproxy.policy.drawing import Drawing
 from nftproxy.policy.facts import PortFacts, PortScreen, Row, Slots
-from nftproxy.policy.failover import PortFailover
 from nftproxy.policy.fronts import (
     ClaimedFront,
     claimed_fronts,
@@ -39,9 +41,7 @@ from nftproxy.policy.fronts import (
     own_external_addresses,
     restricting_ranges,
 )
-from nftproxy.policy.pings import AnsweredPings, PingSources, answered_pings
 from nftproxy.policy.ranges import range_keys
-from nftproxy.policy.screening import NO_LIST, denied_sources, screen_of
 from nftproxy.policy.state import ClusterState
 
 

@@ -7,13 +7,13 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
+from nftproxy.extensions.algorithms.placement import NO_FACTORS, is_consistent, lane, placed
 from nftproxy.model.addresses import Family, Protocol
 from nftproxy.model.annotations import Algorithm
 from nftproxy.model.events import Factors, ListKey
 from nftproxy.model.objects import Service, ServicePort, TrafficPolicy
 from nftproxy.model.settings import Settings
 from nftproxy.policy.choosing.candidates import Candidate
-from nftproxy.policy.choosing.placement import NO_FACTORS, is_consistent, lane, placed
 from nftproxy.policy.facts import DrawFacts, Endings, Front, ListFacts, Row
 from nftproxy.policy.numbers import NUMBERS, Draw, as_address, draw_number, slot_addresses
 from nftproxy.policy.skeleton import endings

@@ -14,13 +14,13 @@ from collections import Counter
 from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
+from nftproxy.extensions.algorithms.placement import most_placed, rows_at_most
 from nftproxy.model.addresses import Family, Protocol, family_of
 from nftproxy.model.annotations import PLAIN, PLAIN_SLICE, Failover, ServiceOptions
 from nftproxy.model.codes import Code
 from nftproxy.model.objects import EndpointSlice, Service, TrafficPolicy
 from nftproxy.model.settings import Config
 from nftproxy.policy.choosing.candidates import weight_of
-from nftproxy.policy.choosing.placement import most_placed, rows_at_most
 from nftproxy.policy.numbers import MAX_ROWS as MAX_DRAWN
 from nftproxy.policy.ranges import keys_at_most
 

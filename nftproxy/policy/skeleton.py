@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from nftproxy.extensions.counts.counted_fronts import CONNECTIONS, SCREENED, UnservedReason
 from nftproxy.model.addresses import FAST_PATH_TABLE, Family, Protocol, family_of
 from nftproxy.model.annotations import Failover
 from nftproxy.model.settings import Config, FastPathScope, Settings
-from nftproxy.policy.counts import CONNECTIONS, SCREENED, UnservedReason
 from nftproxy.policy.facts import COUNTED, Endings, FastPathFacts, TableFacts
 from nftproxy.policy.fronts import answering_addresses, collapsed, nodeport_addresses, serves_every_address
 from nftproxy.policy.local_sources import local_sources

@@ -55,11 +55,11 @@ TABLE_TEMPLATE = "table.nft.j2"
 ENDPOINTS_TEMPLATE = "endpoints.nft.j2"
 DRAW_TEMPLATE = "draw.nft.j2"
 SERVICE_TEMPLATE = "service.nft.j2"
-COUNTS_TEMPLATE = "counts.nft.j2"
-WATCH_TEMPLATE = "watch.nft.j2"
-SCREEN_TEMPLATE = "screen.nft.j2"
-SCREENED_TEMPLATE = "screened.nft.j2"
-FAST_PATH_TEMPLATE = "fast-path.nft.j2"
+COUNTS_TEMPLATE = "extensions/counts/counts.nft.j2"
+WATCH_TEMPLATE = "extensions/failover/watch.nft.j2"
+SCREEN_TEMPLATE = "extensions/client_limits/screen.nft.j2"
+SCREENED_TEMPLATE = "extensions/client_limits/screened.nft.j2"
+FAST_PATH_TEMPLATE = "extensions/fast_path/fast-path.nft.j2"
 TEMPLATE_NAMES = (
     TABLE_TEMPLATE,
     ENDPOINTS_TEMPLATE,

@@ -265,6 +265,7 @@ def templates(tmp_path: Path) -> Path:
     directory = tmp_path / "templates"
     directory.mkdir()
     for name in TEMPLATE_NAMES:
+        (directory / name).parent.mkdir(parents=True, exist_ok=True)
         (directory / name).write_text((templates_dir() / name).read_text())
     return directory
 

@@ -117,10 +117,12 @@ class Damage(NamedTuple):
     def write_to(self, directory: Path) -> None:
         """Write all templates as files."""
         for template, text in self.texts().items():
+            (directory / template).parent.mkdir(parents=True, exist_ok=True)
             (directory / template).write_text(text)
 
 
-TABLE, ENDPOINTS, DRAW, SCREEN = "table.nft.j2", "endpoints.nft.j2", "draw.nft.j2", "screen.nft.j2"
+TABLE, ENDPOINTS, DRAW = "table.nft.j2", "endpoints.nft.j2", "draw.nft.j2"
+SCREEN = "extensions/client_limits/screen.nft.j2"
 DAMAGES = {
     "ClusterIP": Damage(TABLE, "map @services goto draw comment", "map @short-circuit goto draw comment"),
     "no endpoints: rejected": Damage(TABLE, "^    reject comment", "    drop comment"),

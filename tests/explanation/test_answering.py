@@ -12,6 +12,7 @@ import pytest
 from nftproxy.explanation.answer import MOST_ENDPOINTS, Admits, ExplainedPlace, Explanation, Fate, List
 from nftproxy.explanation.answering import MAX_PLACES, explain
 from nftproxy.explanation.question import Question, SourceKind, parse_source, parse_to
+from nftproxy.extensions.algorithms.placement import MOST_BALANCED
 from nftproxy.model.addresses import Address, Family
 from nftproxy.model.annotations import Algorithm
 from nftproxy.model.codes import Code
@@ -20,7 +21,6 @@ from nftproxy.model.objects import EndpointSlice, Ignored, ObjectKey, Place, Ser
 from nftproxy.model.pods import NO_PODS, Pods
 from nftproxy.model.settings import ExternalAddresses, FastPath
 from nftproxy.pipeline import Pipeline
-from nftproxy.policy.choosing.placement import MOST_BALANCED
 from nftproxy.policy.choosing.verdicts import ChoiceReason
 from tests.support.factories import host_addresses, key, networks, node, pipeline, service, service_cidr, slice_of
 

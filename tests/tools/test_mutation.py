@@ -161,11 +161,15 @@ ONE, OTHER, GONE = (Identity("x.py", "f", line, "dropped") for line in ("one", "
 
 def test_every_place_of_a_decision_is_damaged() -> None:
     """Every template, every module of policy and rules, the pipeline and the agent's pure modules are targets."""
-    folders = [("templates", "*.nft.j2"), ("nftproxy/policy", "**/*.py"), ("nftproxy/rules", "**/*.py")]
+    folders = [("templates", "**/*.nft.j2"), ("nftproxy/policy", "**/*.py"), ("nftproxy/rules", "**/*.py")]
     present = {path.relative_to(CHECKOUT).as_posix() for at, names in folders for path in (CHECKOUT / at).glob(names)}
     elsewhere = {f"nftproxy/{name}.py" for name in ("pipeline", *PURE_ELSEWHERE)}
     assert present | elsewhere <= set(TARGETS)
-    assert {"templates/watch.nft.j2", "nftproxy/policy/choosing/choice.py", "nftproxy/policy/limits.py"} <= present
+    assert {
+        "templates/extensions/failover/watch.nft.j2",
+        "nftproxy/policy/choosing/choice.py",
+        "nftproxy/policy/limits.py",
+    } <= present
 
 
 def test_all_that_may_kill_is_there() -> None:

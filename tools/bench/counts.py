@@ -25,10 +25,10 @@ import click
 from nftproxy_conformance.lab import obstacle
 from nftproxy_conformance.lab.node import Node
 
-from nftproxy.agent.reporting.service_counts import ServiceCounts
+from nftproxy.extensions.counts.agent.count_reader import CountReader
+from nftproxy.extensions.counts.agent.service_counts import ServiceCounts
 from nftproxy.kernel.capabilities import probe
 from nftproxy.kernel.libnftables import Kernel
-from nftproxy.kernel.nfnetlink.count_reader import CountReader
 from nftproxy.model.events import Event, Put
 from nftproxy.model.settings import Config, Settings
 from nftproxy.pipeline import Pipeline

@@ -19,12 +19,12 @@ from typing import Any
 import click
 from nftproxy_conformance.lab import Namespace, obstacle
 
-from nftproxy.agent.localhost import relay
-from nftproxy.agent.localhost.forwarder import LocalhostForwarder
 from nftproxy.agent.reporting.metrics import Metrics
+from nftproxy.extensions.localhost.agent import relay
+from nftproxy.extensions.localhost.agent.forwarder import LocalhostForwarder
+from nftproxy.extensions.localhost.forwardings import Forwarding
 from nftproxy.model.addresses import LOCALHOST, Address, Family
 from nftproxy.model.objects import ObjectKey, Place
-from nftproxy.policy.localhost import Forwarding
 from tests.support.processes import cpu_seconds, start_module
 
 SERVER = Place(Address("10.1.0.4"), 8080)

@@ -27,9 +27,9 @@ from typing import NamedTuple
 import click
 from nftproxy_conformance.lab import RealHost, RealNetwork, RealNode, obstacle
 
-from nftproxy.agent.load_watch import LoadWatch
 from nftproxy.agent.reporting.metrics import Metrics
-from nftproxy.kernel.conntrack.connection_counts import established_connections
+from nftproxy.extensions.least_connections.agent.connection_counts import established_connections
+from nftproxy.extensions.least_connections.agent.load_watch import LoadWatch
 from nftproxy.kernel.libnftables import Kernel
 from nftproxy.model.addresses import Family
 from nftproxy.model.events import Put

@@ -16,8 +16,8 @@ from typing import NamedTuple, Self
 from nftproxy_conformance.lab.namespace import LabError, Namespace
 from nftproxy_conformance.lab.node import Node
 
-from nftproxy.kernel.conntrack.connection_counts import offloaded_connections
-from nftproxy.kernel.nfnetlink.flowtable import follow_interfaces
+from nftproxy.extensions.fast_path.agent.flowtable import follow_interfaces
+from nftproxy.extensions.least_connections.agent.connection_counts import offloaded_connections
 from nftproxy.model.addresses import FAST_PATH_TABLE, Family
 from nftproxy.policy.facts import FastPathFacts
 from nftproxy.rules.renderer import TEMPLATE_NAMES, Renderer

@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 
-TEMPLATES = tuple(sorted(f"templates/{path.name}" for path in (CHECKOUT / "templates").glob("*.nft.j2")))
-WHOLE_FOLDERS = ("nftproxy/policy", "nftproxy/rules")
+TEMPLATES = tuple(sorted(path.relative_to(CHECKOUT).as_posix() for path in (CHECKOUT / "templates").rglob("*.nft.j2")))
+WHOLE_FOLDERS = ("nftproxy/policy", "nftproxy/rules", "nftproxy/extensions")
 SINGLE_MODULES = (
     "nftproxy/pipeline.py",
     "nftproxy/api/annotation_parsers.py",
@@ -22,7 +22,9 @@ SINGLE_MODULES = (
     "nftproxy/agent/sync/turns.py",
 )
 """Modules elsewhere that decide: the parsers of a Service's fields, and the agent's pure modules."""
-_IN_FOLDERS = (path for folder in WHOLE_FOLDERS for path in (CHECKOUT / folder).rglob("*.py"))
+_IN_FOLDERS = (
+    path for folder in WHOLE_FOLDERS for path in (CHECKOUT / folder).rglob("*.py") if path.parent.name != "agent"
+)
 MODULES = (*sorted(path.relative_to(CHECKOUT).as_posix() for path in _IN_FOLDERS), *SINGLE_MODULES)
 TARGETS = TEMPLATES + MODULES
 

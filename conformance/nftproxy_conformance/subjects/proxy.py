@@ -19,12 +19,12 @@ from typing import Any, NamedTuple
 
 from msgspec import structs
 
+from nftproxy.extensions.failover.gone_addresses import START_PAUSE
 from nftproxy.model.codes import Code
 from nftproxy.model.errors import NftproxyError
 from nftproxy.model.events import Event
 from nftproxy.model.objects import Node
 from nftproxy.model.settings import Config, DetectLocalMode, NodePortAddresses
-from nftproxy.policy.gone_addresses import START_PAUSE
 from nftproxy.sources.documents import to_yaml
 from nftproxy_conformance.lab import Address, Lab, Probe
 from nftproxy_conformance.lab.topology import SITE, Site

@@ -41,10 +41,10 @@ from nftproxy.explanation.answering import explaining
 from nftproxy.explanation.expected import missing_chains, with_kernel
 from nftproxy.explanation.packets import planning
 from nftproxy.explanation.question import Question, parse_source, parse_to
+from nftproxy.extensions.fast_path.agent.flowtable import fast_path_interfaces
+from nftproxy.extensions.least_connections.agent.connection_counts import offloaded_connections
 from nftproxy.kernel.capabilities import known_lacks
-from nftproxy.kernel.conntrack.connection_counts import offloaded_connections
 from nftproxy.kernel.nfnetlink.elements import ElementLookup
-from nftproxy.kernel.nfnetlink.flowtable import fast_path_interfaces
 from nftproxy.kernel.nfnetlink.nft_queries import hooked_chains
 from nftproxy.kernel.others.other_proxies import Traces
 from nftproxy.model.addresses import FAMILY_NAMES, Family

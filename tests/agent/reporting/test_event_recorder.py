@@ -16,12 +16,12 @@ from nftproxy_conformance.apiserver import ApiServer
 from nftproxy_conformance.apiserver.faults import Fault, Respond
 
 from nftproxy.agent.http.listeners import CannotListen
-from nftproxy.agent.localhost.forwarder import CannotForward
 from nftproxy.agent.reporting import occurrences
 from nftproxy.agent.reporting.event_recorder import NOTE_LENGTH, EventRecorder, event_json
 from nftproxy.agent.reporting.event_series import EventCorrelator, EventSeries
 from nftproxy.agent.reporting.occurrences import Occurrence
 from nftproxy.api.responses import ErrorStatus
+from nftproxy.extensions.localhost.agent.forwarder import CannotForward
 from nftproxy.model.codes import Code
 from nftproxy.model.errors import Problem, Unavailable
 from nftproxy.model.events import Put

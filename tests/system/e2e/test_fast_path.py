@@ -24,10 +24,10 @@ import pytest
 from nftproxy_conformance.lab import Namespace, obstacle
 from nftproxy_conformance.lab.node import Node
 
-from nftproxy.agent.fast_path import MOST_INTERFACES
 from nftproxy.agent.socket import answers
 from nftproxy.agent.socket.answers import AgentState, FastPathState
 from nftproxy.commands.agent_client import AgentClient
+from nftproxy.extensions.fast_path.agent.fast_path import MOST_INTERFACES
 from nftproxy.kernel.nfnetlink.nft_queries import fast_path_comment
 from nftproxy.model.settings import FastPath, FastPathScope
 from nftproxy.sources.interfaces import interface_names

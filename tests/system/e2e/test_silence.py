@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 import pytest
 from nftproxy_conformance.lab import RealHost, obstacle
 
-from nftproxy.policy.silence import FIRST_PAUSE
+from nftproxy.extensions.failover.silence import FIRST_PAUSE
 from tests.support import objects
 from tests.support.cluster import IP, IP6, Ip
 from tests.support.waiting import PATIENCE, wait_until

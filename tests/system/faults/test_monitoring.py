@@ -24,8 +24,8 @@ from nftproxy_conformance.apiserver import ApiServer
 from nftproxy_conformance.apiserver.faults import EndWatch, Fault, Respond
 from nftproxy_conformance.lab import Origin, endpoint
 
-from nftproxy.agent.reporting import service_counts
 from nftproxy.agent.reporting.metrics import COUNTERS, GAUGES, HISTOGRAMS
+from nftproxy.extensions.counts.agent import service_counts
 from nftproxy.model.codes import Code
 from tests.support.command import nftproxy
 from tests.support.prometheus import MONITORING, Prometheus, Rule, hastened, program, rules

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from nftproxy_conformance.strategies import objects
 
+from nftproxy.extensions.algorithms import maglev
 from nftproxy.model.annotations import Algorithm
-from nftproxy.policy.choosing import maglev
 from tests.system.fuzz.effort import IS_LONG, Tally
 
 LONGEST = 24 * 3600 if IS_LONG else 400

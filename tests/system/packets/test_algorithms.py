@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 from nftproxy_conformance.lab import Lab, Origin, Outcome, Probe, is_spread
 
+from nftproxy.extensions.algorithms import maglev
+from nftproxy.extensions.algorithms.placement import lane
 from nftproxy.kernel.capabilities import probe
 from nftproxy.model.annotations import Algorithm, ServiceOptions, ZoneWeight
 from nftproxy.model.objects import EndpointSlice, Service
-from nftproxy.policy.choosing import maglev
-from nftproxy.policy.choosing.placement import lane
 from tests.support.cluster import IP, Cluster, Ip, beside
 from tests.support.factories import node, service, slice_of
 

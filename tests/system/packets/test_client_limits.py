@@ -13,8 +13,14 @@ from nftproxy_conformance.lab import DROPPED, PORT_UNREACHABLE, TCP_RESET, UNTOU
 from nftproxy_conformance.lab import NODE as DELIVERED
 from nftproxy_conformance.lab.outcome import Outcome
 
-from nftproxy.agent.reporting.service_counts import UNSERVED, CountTotals
-from nftproxy.kernel.nfnetlink.count_reader import COUNTED_SETS, SCREENED_SETS, CountReader, FamilyCounts, claim_of
+from nftproxy.extensions.counts.agent.count_reader import (
+    COUNTED_SETS,
+    SCREENED_SETS,
+    CountReader,
+    FamilyCounts,
+    claim_of,
+)
+from nftproxy.extensions.counts.agent.service_counts import UNSERVED, CountTotals
 from nftproxy.model.addresses import Address, Protocol, host_port
 from nftproxy.model.objects import Service
 from nftproxy.policy.claims import NODE, Claim

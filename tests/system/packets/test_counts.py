@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from nftproxy_conformance.lab import Lab, Origin
 
-from nftproxy.agent.reporting.service_counts import CountTotals
-from nftproxy.kernel.nfnetlink.count_reader import CountReader
+from nftproxy.extensions.counts.agent.count_reader import CountReader
+from nftproxy.extensions.counts.agent.service_counts import CountTotals
 from nftproxy.model.addresses import Family
 from nftproxy.model.events import HostAddresses
 from nftproxy.model.objects import ClusterObject, EndpointSlice, Service

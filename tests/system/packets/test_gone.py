@@ -9,11 +9,11 @@ import pytest
 from nftproxy_conformance.lab.echo import Conversation
 from nftproxy_conformance.lab.pods import RealNetwork, RealNode
 
+from nftproxy.extensions.failover.gone_addresses import PAUSE, START_PAUSE
 from nftproxy.kernel.conntrack.sweeps import Sweeper
 from nftproxy.model.events import Put
 from nftproxy.model.objects import EndpointSlice, Service
 from nftproxy.pipeline import Pipeline
-from nftproxy.policy.gone_addresses import PAUSE, START_PAUSE
 from tests.support.cluster import IP, IP6, Ip
 from tests.support.factories import pipeline, service, slice_of
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import pytest
 from nftproxy_conformance.lab.pods import RealHost, RealNetwork, RealNode
 
-from nftproxy.kernel.conntrack.unanswered import STUCK, UnansweredReader
+from nftproxy.extensions.failover.agent.unanswered import STUCK, UnansweredReader
 from nftproxy.model.addresses import Address
 from nftproxy.model.events import Put, SilentPlaces
 from nftproxy.model.objects import EndpointSlice, Place, Service

@@ -1,0 +1,1 @@
+"""What only nftproxy has beside Kubernetes' API: each folder is a feature, whole."""

@@ -1,0 +1,1 @@
+"""Algorithms and weights by which endpoints are chosen."""

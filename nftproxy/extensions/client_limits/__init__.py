@@ -1,0 +1,1 @@
+"""Limits and denied ranges for clients of a Service."""

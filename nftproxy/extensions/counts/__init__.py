@@ -1,0 +1,1 @@
+"""Counts of the connections of each Service."""

@@ -1,0 +1,1 @@
+"""The part of counts that reads the kernel."""

@@ -1,0 +1,1 @@
+"""Closed ports and answered pings at addresses of Services."""

@@ -1,0 +1,1 @@
+"""Failover from endpoints that are silent, that refuse, or that are gone."""

@@ -1,0 +1,1 @@
+"""The part of failover that asks the kernel and probes endpoints."""

@@ -1,0 +1,1 @@
+"""The part of the fast path that follows this machine's interfaces."""

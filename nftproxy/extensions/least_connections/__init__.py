@@ -1,0 +1,1 @@
+"""Least connections: shares that follow the connections of endpoints."""

@@ -1,0 +1,1 @@
+"""The part of least connections that asks the kernel."""

@@ -1,0 +1,93 @@
+"""Counts the connections of endpoints whose Services ask for `least-connections`, and sends factors to the pipeline.
+
+Policy decides (../balance.py).  This module has the clock and the kernel's answers.  The pipeline turns the factors
+into rules, in the same transaction as all other events.
+
+* Until a Service has the algorithm this waits, without a timer or a socket.
+* Then it goes over connection tracking every `INTERVAL`, in a thread, but takes a tenth of a CPU at most, however many
+  connections there are.  The kernel could filter its answers, but goes over all entries all the same, and receives no
+  packets meanwhile.
+* Lists that are too long are named in a warning.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
+
+from nftproxy.agent.looks import look_once
+from nftproxy.agent.reporting.metrics import Metrics
+from nftproxy.extensions.least_connections.balance import Balance
+from nftproxy.extensions.least_connections.balanced_lists import BalancedLists
+from nftproxy.logs import warn
+from nftproxy.model.codes import Code
+from nftproxy.model.errors import Unavailable
+from nftproxy.model.events import Event, LoadFactors, Put
+from nftproxy.model.objects import ObjectKey, Place
+from nftproxy.model.steps import Steps
+from nftproxy.model.texts import first_of
+
+INTERVAL = 2.0
+"""Seconds between two looks."""
+SHARE = 4.0
+"""Wait at least `SHARE` times as long as the last look took, of which the reader rests a half."""
+
+CountConnections = Callable[[Iterable[Place]], Counter[Place]]
+"""Counts the connections of endpoints."""
+
+
+class LoadWatch:
+    """Watches the connections of endpoints.
+
+    Args:
+        lists: the lists that follow them.
+        count: asks the kernel.  It is called in a thread.
+        metrics: counts the lists that get other shares.
+    """
+
+    def __init__(self, lists: BalancedLists, count: CountConnections, metrics: Metrics) -> None:
+        self._lists = lists
+        self._count = count
+        self._metrics = metrics
+        self._balance = Balance()
+        self._sent = self._balance.published
+        self._oversized: frozenset[ObjectKey] = frozenset()
+        self._wanted = asyncio.Event()
+
+    def rules_loaded(self) -> None:
+        """Note that the kernel holds the rules for the present state.  Call this after each change of rules."""
+        if self._lists.by_key:
+            self._wanted.set()
+        oversized = frozenset(key.service for key in self._lists.oversized)
+        if fresh := oversized - self._oversized:
+            text = "connections to %(services)s go to endpoints at random, as their lists are too long to be balanced"
+            warn(Code.LEAST_CONNECTIONS_OVERSIZED, text, services=first_of(sorted(map(str, fresh))))
+        self._oversized = oversized
+
+    async def events(self) -> AsyncGenerator[Sequence[Event]]:
+        """Yield the factors whenever they have changed, after an empty first batch."""
+        yield []
+        pause = INTERVAL
+        while True:
+            await self._wanted.wait()
+            pause = await look_once(self._look, pause, _report_unreadable, interval=INTERVAL, share=SHARE)
+            if self._sent is not self._balance.published:
+                self._sent = self._balance.published
+                yield [Put(LoadFactors(self._sent))]
+            if not self._lists.by_key:
+                self._wanted.clear()
+            await asyncio.sleep(pause)
+
+    async def _look(self) -> None:
+        """Count connections, and publish the factors that have changed enough."""
+        counts = await asyncio.to_thread(self._count, tuple(self._lists.places))
+        steps = Steps(self._balance.observe(self._lists, counts))
+        for _ in steps:
+            await asyncio.sleep(0)
+        self._metrics.count("nftproxy_rebalanced_lists_total", by=len(steps.result))
+
+
+def _report_unreadable(error: Unavailable, pause: float) -> None:
+    text = "%(error)s; endpoints keep their shares of connections, retrying in %(pause).1f s"
+    warn(Code.LOADS_UNREADABLE, text, error=error, pause=pause)

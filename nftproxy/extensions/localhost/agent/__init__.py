@@ -1,0 +1,1 @@
+"""The part of localhost that listens and relays."""

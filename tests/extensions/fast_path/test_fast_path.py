@@ -1,0 +1,141 @@
+"""The fast path without a kernel that has flowtables: its table, its interfaces, and how the agent goes without it."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+from collections.abc import AsyncGenerator, Sequence
+
+import pytest
+
+from nftproxy.extensions.fast_path.agent import fast_path
+from nftproxy.extensions.fast_path.agent.fast_path import keep_fast_path
+from nftproxy.extensions.fast_path.agent.flowtable import fast_path_interfaces, follow_interfaces, other_flowtables
+from nftproxy.kernel.async_kernel import AsyncKernel
+from nftproxy.kernel.child_process import in_scratch_namespace
+from nftproxy.model.settings import FastPath, FastPathScope
+from tests.support.factories import pipeline
+
+
+def test_interfaces_are_chosen_by_name_or_by_a_beginning() -> None:
+    """Named interfaces come first, then those with a beginning, never loopback, and no interface that isn't there."""
+    present = ["veth2", "lo", "eth0", "veth1", "cni0"]
+    assert FastPath(("veth*", "eth0", "gone")).chosen(present) == ["eth0", "veth1", "veth2"]
+    assert FastPath(("*",)).chosen(present) == ["cni0", "eth0", "veth1", "veth2"]
+    assert FastPath().chosen(present) == []
+    assert FastPath(("pod*", "po*", "port*", "eth0", "e*")).beginnings == ("e", "po")
+
+
+@pytest.mark.parametrize(
+    ("are_known", "interfaces", "wanted"),
+    [
+        (True, ("veth1*", "ve*", "client"), [["ve*", "client"], ["ve*", "client"]]),
+        (False, ("ve*", "client"), [["client", "veth1", "veth2"], ["client", "veth1"]]),
+        (True, ("*",), [["client", "veth1", "veth2"], ["client", "veth1"]]),
+        (True, ("l*", "client"), [["client"], ["client"]]),
+    ],
+)
+def test_a_kernel_that_knows_beginnings_follows_interfaces(
+    monkeypatch: pytest.MonkeyPatch, are_known: bool, interfaces: tuple[str, ...], wanted: list[list[str]]
+) -> None:
+    """Such a kernel gets beginnings, but never loopback's, and is asked once.  Others get each name."""
+    asked: list[Sequence[str]] = []
+    given: list[list[str]] = []
+    reports: list[tuple[int, str]] = []
+
+    async def appearing(_period: float) -> AsyncGenerator[frozenset[str]]:
+        yield frozenset({"lo", "client", "veth1", "veth2"})
+        yield frozenset({"lo", "client", "veth1"})
+
+    async def provided(_table: object, _kernel: object) -> None:
+        pass
+
+    monkeypatch.setattr(fast_path, "watch_interfaces", appearing)
+    monkeypatch.setattr(fast_path, "_provide_table", provided)
+
+    def takes(beginnings: Sequence[str]) -> bool:
+        asked.append(beginnings)
+        return are_known
+
+    def follow(names: list[str]) -> list[str]:
+        given.append(names)
+        return []
+
+    monkeypatch.setattr(fast_path, "takes_beginnings", takes)
+    monkeypatch.setattr(fast_path, "follow_interfaces", follow)
+
+    async def keep() -> None:
+        kernel = AsyncKernel()
+        chosen = FastPath(interfaces)
+        await keep_fast_path(pipeline(fast_path=chosen), kernel, lambda *each: reports.append(each))
+        kernel.close()
+
+    asyncio.run(keep())
+    assert given == wanted
+    assert len(asked) <= 1
+    of_all = "l*" not in interfaces
+    assert reports == [(3 if of_all else 1, ""), (2 if of_all else 1, "")]
+
+
+@pytest.mark.parametrize(
+    ("scope", "rule"),
+    [
+        (FastPathScope.SERVICES, "ct status dnat ct status assured numgen random mod 16 0 flow add @established"),
+        (FastPathScope.ALL, "{ tcp, udp } ct status assured numgen random mod 16 0 flow add @established"),
+    ],
+)
+def test_the_table_adds_connections(scope: FastPathScope, rule: str) -> None:
+    """One rule adds connections, of Services or all.  Another rule is another comment, so the table is replaced."""
+    table = pipeline(fast_path=FastPath(("eth0",), scope)).fast_path
+    assert table is not None
+    assert table.text.count("flow add") == 1
+    assert rule in table.text
+    assert f'comment "{table.comment}"' in table.text
+    comments = {pipeline(fast_path=FastPath(("eth0",), each)).fast_path for each in FastPathScope}
+    assert len(comments) == 2
+
+
+def test_rules_without_it_are_the_same() -> None:
+    """The other tables don't depend on the fast path."""
+    without, with_it = pipeline(), pipeline(fast_path=FastPath(("*",)))
+    assert without.fast_path is None
+    assert without.full_transaction({}) == with_it.full_transaction({})
+
+
+def _kept(interfaces: tuple[str, ...]) -> list[tuple[int, str]]:
+    reports: list[tuple[int, str]] = []
+
+    async def keep() -> None:
+        kernel, first = AsyncKernel(), asyncio.Event()
+
+        def report(count: int, fault: str) -> None:
+            reports.append((count, fault))
+            first.set()
+
+        task = asyncio.create_task(keep_fast_path(pipeline(fast_path=FastPath(interfaces)), kernel, report))
+        await asyncio.wait([task, asyncio.create_task(first.wait())], return_when=asyncio.FIRST_COMPLETED, timeout=60)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        kernel.close()
+
+    subprocess.run(["ip", "link", "add", "veth1", "type", "veth", "peer", "name", "other"], check=True)
+    asyncio.run(keep())
+    return reports
+
+
+@pytest.mark.usefixtures("namespace")
+def test_a_kernel_without_flowtables_is_reported() -> None:
+    """The agent has the fast path at the interface, or says that the kernel refuses it.  Off, it reports nothing."""
+    count, fault = in_scratch_namespace(_kept, ("veth*",))[0]
+    assert (count, fault) == (1, "") or (count == 0 and "all connections take the usual way" in fault)
+    assert in_scratch_namespace(_kept, ()) == []
+
+
+def _without_a_table() -> tuple[object, object, object]:
+    return fast_path_interfaces(), follow_interfaces(["lo"]), other_flowtables()
+
+
+@pytest.mark.usefixtures("namespace")
+def test_nothing_happens_without_a_table() -> None:
+    """Without the table there is no flowtable, and an interface can't be added, which is no error of the interface."""
+    assert in_scratch_namespace(_without_a_table) == (None, [], [])
