@@ -6,6 +6,7 @@ The source is read with `ast`, so that a warning that no test causes is seen too
 from __future__ import annotations
 
 import ast
+import functools
 import os
 import re
 import shlex
@@ -36,11 +37,15 @@ FOR_PEOPLE = ("warning: ", "error: ")
 TOOLS = frozenset("cat conntrack curl ip kubectl nft ps ss sysctl zgrep".split())
 """Programs that a node or its operator has, for the commands that check."""
 
-SOURCES = {
-    str(path.relative_to(CHECKOUT)): ast.parse(path.read_text())
-    for folder in (PACKAGE, JUDGE)
-    for path in sorted(folder.rglob("*.py"))
-}
+
+@functools.cache
+def sources() -> dict[str, ast.Module]:
+    """The modules of both packages by path, parsed once."""
+    return {
+        str(path.relative_to(CHECKOUT)): ast.parse(path.read_text())
+        for folder in (PACKAGE, JUDGE)
+        for path in sorted(folder.rglob("*.py"))
+    }
 
 
 def is_warning(call: ast.Call) -> bool:
@@ -93,7 +98,7 @@ def test_what_warns_without_a_code_is_found(source: str, lines: list[int]) -> No
 
 def test_every_warning_has_a_code() -> None:
     """No warning or error is logged, or written to standard error, without a code."""
-    trees = [(path, tree) for path, tree in SOURCES.items() if path != "nftproxy/logs.py"]
+    trees = [(path, tree) for path, tree in sources().items() if path != "nftproxy/logs.py"]
     found = [f"{path}:{line}" for path, tree in trees for line in without_code(tree)]
     assert found == []
 
@@ -111,7 +116,7 @@ def test_every_code_is_used() -> None:
     """A code that nothing reports any more is taken out."""
     used = {
         node.attr
-        for path, tree in SOURCES.items()
+        for path, tree in sources().items()
         for node in ast.walk(tree)
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "Code"
     }

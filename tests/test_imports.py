@@ -7,6 +7,7 @@ seen too.
 """
 
 import ast
+import functools
 import graphlib
 import subprocess
 import sys
@@ -194,14 +195,17 @@ def test_imports_follow_the_data() -> None:
     assert not found, "\n" + "\n".join(found)
 
 
-SOURCES = {module_of(path): ast.parse(path.read_text()) for path in sorted(PACKAGE.rglob("*.py"))}
+@functools.cache
+def sources() -> dict[str, ast.Module]:
+    """The modules of the package by path, parsed once."""
+    return {module_of(path): ast.parse(path.read_text()) for path in sorted(PACKAGE.rglob("*.py"))}
 
 
 def test_no_row_allows_more_than_is_imported() -> None:
     """An import that is allowed and that no module makes is an entry too many."""
     made = {
         (folder_of(module), target)
-        for module, tree in SOURCES.items()
+        for module, tree in sources().items()
         for _, name in imports(tree)
         for target in name.split(".")[1:2]
     }
@@ -211,17 +215,17 @@ def test_no_row_allows_more_than_is_imported() -> None:
 
 def test_every_wire_imports_an_extension() -> None:
     """A module that no longer imports an extension is no wire any more."""
-    importing = {module for module, tree in SOURCES.items() for _, name in imports(tree) if ".extensions" in name}
+    importing = {module for module, tree in sources().items() for _, name in imports(tree) if ".extensions" in name}
     assert {module for module in importing if folder_of(module) != "extensions"} == WIRES
 
 
 def test_no_module_leads_back_to_itself() -> None:
     """The modules of the package form no circle, inside a folder neither."""
-    names = {f"nftproxy.{module.replace('/', '.')}".removesuffix(".__init__"): module for module in SOURCES}
+    names = {f"nftproxy.{module.replace('/', '.')}".removesuffix(".__init__"): module for module in sources()}
     imported = {
         names[own]: {
             names[prefix]
-            for _, name in imports(SOURCES[names[own]])
+            for _, name in imports(sources()[names[own]])
             for prefix in (name, name.rpartition(".")[0])
             if prefix in names and prefix not in (own, "nftproxy")
         }
@@ -232,14 +236,14 @@ def test_no_module_leads_back_to_itself() -> None:
 
 def test_each_module_name_has_one_meaning() -> None:
     """No two modules of the package have the same name, so that a name without its folder is enough."""
-    names = [module.rpartition("/")[2] for module in SOURCES]
+    names = [module.rpartition("/")[2] for module in sources()]
     assert {name for name in names if names.count(name) > 1} == {"__init__"}
 
 
 def test_each_class_name_has_one_meaning() -> None:
     """No two classes of the package have the same name, so that a search finds the right class."""
     places: dict[str, list[str]] = {}
-    for module, tree in SOURCES.items():
+    for module, tree in sources().items():
         for node in ast.walk(tree):
             if isinstance(node, ast.ClassDef):
                 places.setdefault(node.name, []).append(module)
