@@ -21,6 +21,8 @@ from nftproxy.sources.documents import to_yaml
 from nftproxy.templates_dir import deploy_templates_dir
 from nftproxy.version import __version__
 
+READER = "reader.yaml"
+"""The objects of --reader."""
 AUTO = "auto"
 """The value of --cni for the plugin that the cluster shows."""
 IMAGE = f"nftproxy:{__version__}"
@@ -76,12 +78,18 @@ class PodsByInterface(NamedTuple):
     "--startup-taint", default="", help="The key of a taint to remove once all rules are loaded.", metavar="KEY"
 )
 @click.option("--service-proxy-name", default="", help="Serve just the Services with this label value.", metavar="NAME")
-def manifests_command(config_maps: Path | None, distribution: str, cni: str, **options: Any) -> None:
+@click.option("--reader", is_flag=True, help="Print only the rights to ask the agents of all nodes.")
+def manifests_command(config_maps: Path | None, distribution: str, cni: str, reader: bool, **options: Any) -> None:
     """Print the objects that run the agent on a cluster.
 
     Nothing is left to fill in.  FILE has the cluster's own kube-proxy ConfigMap, "-" is standard input: kubectl
     --namespace kube-system get configmap kube-proxy --output yaml.  Options override it.
+
+    With --reader, which no other option changes, it prints the rights for `status --all-nodes` and the like.
     """
+    if reader:
+        click.echo((deploy_templates_dir() / READER).read_text(), nl=False)
+        return
     chosen = DISTRIBUTIONS[distribution]
     found = read_kube_proxy(config_maps) if config_maps else KubeProxySettings(EMPTY_CONFIG, "")
     if cni != AUTO and options["cluster_cidr"]:

@@ -9,13 +9,15 @@ import datetime
 import platform
 import sys
 from collections.abc import Iterator
+from typing import Any
 
 import click
 import msgspec
 
 from nftproxy.agent.socket.answers import AffinityMap, AgentState, FamilyState, FastPathState, Versions, WatchState
 from nftproxy.commands.agent_client import LIVE, AgentClient, NoAnswer
-from nftproxy.commands.output import age, duration, json_text
+from nftproxy.commands.other_nodes import NODES, NodesAsked, nodes_asked
+from nftproxy.commands.output import age, duration, json_text, table
 from nftproxy.kernel.libnftables import Kernel
 from nftproxy.kernel.nfnetlink import nft_queries
 from nftproxy.kernel.others.other_proxies import other_proxies
@@ -66,15 +68,23 @@ class StatusReport(msgspec.Struct, frozen=True, rename="camel"):
 
 
 @click.command("status")
-@click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
+@click.option("-o", "--output", type=click.Choice(["text", "wide", "json"]), default="text", show_default=True)
+@NODES
 @LIVE
-def status_command(output: str, agent_socket: str, timeout: float) -> None:
+def status_command(output: str, agent_socket: str, timeout: float, **fleet: Any) -> None:
     """Say whether the agent of this node is healthy, and why not.
 
     It also prints the age of the rules and the agent's view of the cluster.  If the agent doesn't answer, it prints the
     reason and the kernel's tables.  Exit status 0 if the agent is healthy, 3 if it is healthy but changes of the
     cluster don't reach it, else 1.
+
+    With --all-nodes, --node or -l it asks the agents of these nodes, from anywhere with a kubeconfig: it prints a line
+    about all of them, and a row for each node that needs attention, or with -o wide for each node.  The exit status is
+    the worst of all, and 1 for a node that doesn't answer.
     """
+    asked = nodes_asked(agent_socket=agent_socket, timeout=timeout, **fleet)
+    if asked:
+        sys.exit(_of_nodes(asked, output))
     report = _report(AgentClient(agent_socket, timeout))
     if output == "json":
         click.echo(json_text(report))
@@ -83,6 +93,21 @@ def status_command(output: str, agent_socket: str, timeout: float) -> None:
             for number, line in enumerate(lines or ["none"]):
                 click.echo(f"{'' if number else topic + ':':18}{printable(line)}")
     sys.exit(_exit_status(report))
+
+
+def _of_nodes(asked: NodesAsked, output: str) -> int:
+    """Print the states of nodes, and return the exit status."""
+    from nftproxy.fleet import cluster_status as fleet
+
+    found = fleet.cluster_status(asked.answers(("nftproxy", "status", "-o", "json"), fleet.node_status))
+    if output == "json":
+        click.echo(json_text(found))
+        return fleet.exit_status(found)
+    click.echo("\n".join(map(printable, (found.summary, *fleet.remarks(found)))))
+    header, rows = (fleet.WIDE, fleet.wide(found)) if output == "wide" else (fleet.HEADER, fleet.attention(found))
+    if shown := list(rows):
+        click.echo("\n".join(["", *table(header, shown)]))
+    return fleet.exit_status(found)
 
 
 def _exit_status(report: StatusReport) -> int:

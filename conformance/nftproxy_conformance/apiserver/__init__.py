@@ -24,12 +24,16 @@ from nftproxy_conformance.apiserver.access import Permission, permissions_of
 from nftproxy_conformance.apiserver.credentials import Authority, Proof
 from nftproxy_conformance.apiserver.documents import documents
 from nftproxy_conformance.apiserver.journal import Request
+from nftproxy_conformance.apiserver.pod_exec import ExecRequest, ExecResult, NoKubeletError
 from nftproxy_conformance.apiserver.server import ApiServer
 from nftproxy_conformance.apiserver.settings import Settings
 
 __all__ = [
     "ApiServer",
     "Authority",
+    "ExecRequest",
+    "ExecResult",
+    "NoKubeletError",
     "Permission",
     "Proof",
     "Request",

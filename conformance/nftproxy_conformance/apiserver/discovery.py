@@ -70,7 +70,10 @@ def _entries(resource: Resource) -> list[dict[str, Any]]:
     entry = own | {"kind": resource.kind, "verbs": VERBS}
     if resource.short_name:
         entry["shortNames"] = [resource.short_name]
-    if not resource.has_status:
-        return [entry]
-    status = {"name": f"{resource.plural}/status", "singularName": "", "verbs": ["get", "patch", "update"]}
-    return [entry, own | {"kind": resource.kind} | status]
+    below = [(f"{resource.plural}/{name}", "PodExecOptions", ["create", "get"]) for name in resource.connects]
+    if resource.has_status:
+        below.append((f"{resource.plural}/status", resource.kind, ["get", "patch", "update"]))
+    return [
+        entry,
+        *(own | {"name": name, "singularName": "", "kind": kind, "verbs": verbs} for name, kind, verbs in below),
+    ]

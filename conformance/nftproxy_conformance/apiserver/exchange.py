@@ -51,28 +51,33 @@ class Exchange:
         """The format of a successful answer."""
         self.actions: list[Action] = []
         """The faults of the answer."""
-        self._raw = raw
+        self.raw = raw
         self._journal = journal
         self._settings = settings
 
     @property
     def certificate_name(self) -> str:
         """The common name in the client's certificate, "" if it has shown none."""
-        return common_name(self._raw.get_extra_info("peercert"))
+        return common_name(self.raw.get_extra_info("peercert"))
+
+    @property
+    def wants_websocket(self) -> bool:
+        """True if the client asks to upgrade the connection to a WebSocket."""
+        return self.raw.headers.get("Upgrade", "").lower() == "websocket"
 
     @property
     def content_type(self) -> str:
         """The media type of the request's body."""
-        return self._raw.headers.get("Content-Type", "").partition(";")[0].strip()
+        return self.raw.headers.get("Content-Type", "").partition(";")[0].strip()
 
     @property
     def manager(self) -> str:
         """The name of the writer: the product at the start of the User-Agent."""
-        return self._raw.headers.get("User-Agent", "unknown").partition("/")[0]
+        return self.raw.headers.get("User-Agent", "unknown").partition("/")[0]
 
     async def body(self) -> bytes:
         """The request's body."""
-        return await self._raw.read()
+        return await self.raw.read()
 
     async def answer(self, code: int, body: bytes, **headers: str) -> web.StreamResponse:
         """Send an answer, unless a fault says otherwise."""
@@ -92,7 +97,7 @@ class Exchange:
             response.enable_chunked_encoding()
         else:
             response.content_length = len(body)
-        await response.prepare(self._raw)
+        await response.prepare(self.raw)
         if cut is not None and cut.then is not Parting.END:
             await self._send_body(response, body[: int(len(body) * cut.fraction)])
             await self.part(cut.then)
@@ -114,7 +119,7 @@ class Exchange:
         """Send a body without end."""
         response = self._response(200)
         response.enable_chunked_encoding()
-        await response.prepare(self._raw)
+        await response.prepare(self.raw)
         part = body.rstrip()[:-1]
         while True:
             self.request.bytes += len(part)
@@ -132,7 +137,7 @@ class Exchange:
         """Send the headers of a watch, and then its chunks.  The caller ends the stream."""
         response = self._response(200)
         response.enable_chunked_encoding()
-        await response.prepare(self._raw)
+        await response.prepare(self.raw)
         self._journal.notify()
         async for chunk in chunks:
             self.request.bytes += len(chunk)
@@ -145,7 +150,7 @@ class Exchange:
 
     async def part(self, how: Parting) -> NoReturn:
         """End the connection in the middle of an answer.  Ends by cancellation, when the connection is gone."""
-        transport = self._raw.transport
+        transport = self.raw.transport
         if transport is not None and how is Parting.RESET:
             reset(transport)
         elif transport is not None and how is Parting.CLOSE:
@@ -161,7 +166,7 @@ class Exchange:
 
     def _compressor(self, body: bytes) -> zlib._Compress | None:
         threshold = self._settings.gzip_threshold
-        accepted = self._raw.headers.get("Accept-Encoding", "")
+        accepted = self.raw.headers.get("Accept-Encoding", "")
         is_compressed = threshold is not None and len(body) > threshold and "gzip" in accepted
         return zlib.compressobj(LEVEL, wbits=GZIP) if is_compressed else None
 

@@ -16,11 +16,12 @@ from nftproxy_conformance.apiserver.formats import formatted, negotiated
 from nftproxy_conformance.apiserver.journal import Journal
 from nftproxy_conformance.apiserver.lists import list_body
 from nftproxy_conformance.apiserver.options import Options, is_watch, parse_options
+from nftproxy_conformance.apiserver.pod_exec import ExecRequest, ExecResult, RunInPod, run_in_pod
 from nftproxy_conformance.apiserver.resources import RESOURCES, Target, target_of
 from nftproxy_conformance.apiserver.settings import Settings
 from nftproxy_conformance.apiserver.status import ApiError, unknown_resource
 from nftproxy_conformance.apiserver.store import Change, Store
-from nftproxy_conformance.apiserver.versions import is_served
+from nftproxy_conformance.apiserver.versions import Feature, has, is_served
 from nftproxy_conformance.apiserver.watches import Watch, is_sent_in_stream
 from nftproxy_conformance.apiserver.writes import WRITES, Write, read
 
@@ -62,6 +63,7 @@ class Handler:
         self._journal = journal
         self._faults = faults
         self._watches = watches
+        self.run_in_pod: RunInPod = _nothing
 
     async def __call__(self, raw: web.BaseRequest) -> web.StreamResponse:
         """Answer a request.  The call is cancelled when the connection is lost."""
@@ -128,6 +130,8 @@ class Handler:
         if request.verb in {"list", "watch"}:
             return await self._many(exchange, target)
         self._access.check(request.user, target, request.verb, target.name)
+        if target.subresource in target.resource.connects:
+            return await self._exec(exchange, target)
         if request.verb == "get":
             return await exchange.answer(200, formatted(read(self._store, target), exchange.form, target.resource))
         body = await exchange.body()
@@ -157,6 +161,15 @@ class Handler:
             await self._wait_for_future(options.resource_version or 0)
         body = list_body(self._store, target, options, stale)
         return await exchange.answer(200, formatted(body, exchange.form, target.resource))
+
+    async def _exec(self, exchange: Exchange, target: Target) -> web.StreamResponse:
+        """Run a command in a pod.  Only WebSockets are served, which real servers serve beside SPDY."""
+        if has(self._settings.version, Feature.EXEC_CHECKS_CREATE):
+            self._access.check(exchange.request.user, target, "create", target.name)
+        read(self._store, target._replace(subresource=""))  # raises if there is no such pod
+        if not exchange.wants_websocket:
+            raise ApiError(400, "Upgrade request required")
+        return await run_in_pod(exchange.raw, target.namespace, target.name, self.run_in_pod)
 
     async def _wait_for_future(self, revision: int) -> None:
         """Wait a short time for a future version."""
@@ -197,6 +210,10 @@ class Handler:
             del self._watches[watch]
             watch.close()
             self._journal.notify()
+
+
+async def _nothing(_request: ExecRequest) -> ExecResult:
+    return ExecResult()
 
 
 async def _only(line: bytes) -> AsyncIterator[bytes]:

@@ -31,6 +31,7 @@ class Resource:
         fields: the fields for field selectors, besides metadata.name and metadata.namespace.
         empty: the fields of an empty object as JSON, as in a bookmark.
         short_name: kubectl's short name.
+        connects: the subresources that clients open a connection to.
     """
 
     group: str
@@ -42,6 +43,7 @@ class Resource:
     fields: tuple[str, ...] = ()
     empty: str = ""
     short_name: str = ""
+    connects: tuple[str, ...] = ()
 
     @property
     def api_version(self) -> str:
@@ -73,6 +75,10 @@ RESOURCES = (
         "", "nodes", "Node", namespaced=False, has_status=True, short_name="no",
         fields=("spec.unschedulable",),
         empty=',"spec":{},"status":{"daemonEndpoints":{"kubeletEndpoint":{"Port":0}},"nodeInfo":{"machineID":""}}',
+    ),
+    Resource(
+        "", "pods", "Pod", namespaced=True, has_status=True, short_name="po", connects=("exec",),
+        fields=("spec.nodeName", "status.phase"), empty=',"spec":{"containers":null},"status":{}',
     ),
     Resource(
         "discovery.k8s.io", "endpointslices", "EndpointSlice", namespaced=True, has_generation=True,
@@ -142,6 +148,7 @@ def target_of(path: str) -> Target | None:
         return None
     if match["name"] and resource.namespaced and not match["namespace"]:
         return None
-    if match["subresource"] and not (match["subresource"] == "status" and resource.has_status):
+    has_status = match["subresource"] == "status" and resource.has_status
+    if match["subresource"] and not (has_status or match["subresource"] in resource.connects):
         return None
     return Target(resource, match["namespace"] or "", match["name"] or "", match["subresource"] or "")

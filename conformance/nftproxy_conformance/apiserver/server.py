@@ -17,6 +17,7 @@ from nftproxy_conformance.apiserver.faults import Faults
 from nftproxy_conformance.apiserver.handler import Handler
 from nftproxy_conformance.apiserver.journal import Journal, Request
 from nftproxy_conformance.apiserver.listener import Listener, MakeSocket
+from nftproxy_conformance.apiserver.pod_exec import RunInPod
 from nftproxy_conformance.apiserver.resources import Object, resource_named, resource_of
 from nftproxy_conformance.apiserver.settings import Settings
 from nftproxy_conformance.apiserver.store import Store
@@ -59,9 +60,9 @@ class ApiServer:
         self._store = Store(history)
         self._watches: dict[Watch, None] = {}
         self.faults = Faults(lambda function: self._listener.call(function), self._watches)
-        handler = Handler(self._store, self._access, self.settings, self._journal, self.faults, self._watches)
+        self._handler = Handler(self._store, self._access, self.settings, self._journal, self.faults, self._watches)
         context = self.authority.server_context() if self.authority else None
-        self._listener = Listener(handler, hosts, port, make_socket, context)
+        self._listener = Listener(self._handler, hosts, port, make_socket, context)
 
     def __enter__(self) -> Self:
         try:
@@ -155,6 +156,10 @@ class ApiServer:
         allowed = permissions_of(roles)
         self._access.rbac = allowed
         return allowed
+
+    def run_in_pods(self, run: RunInPod) -> None:
+        """Run commands in pods (`exec`) by this function, in the server's thread."""
+        self._handler.run_in_pod = run
 
     def rotate_token(self, *, grace: float = 0.0, publish: bool = True) -> str:
         """Issue a new token.

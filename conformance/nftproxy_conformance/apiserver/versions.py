@@ -27,6 +27,7 @@ class Feature(Enum):
     PREFER_SAME_TRAFFIC_DISTRIBUTION = auto()
     WATCH_LIST = auto()
     BLUEPRINTS = auto()
+    EXEC_CHECKS_CREATE = auto()
 
 
 MINORS: dict[Feature, Collection[int]] = {
@@ -38,6 +39,7 @@ MINORS: dict[Feature, Collection[int]] = {
     Feature.PREFER_SAME_TRAFFIC_DISTRIBUTION: range(34, _EVER),
     Feature.WATCH_LIST: (32, *range(34, _EVER)),  # 1.33 turned it off again
     Feature.BLUEPRINTS: range(32, 34),  # endpoints/handlers/response.go, without a gate
+    Feature.EXEC_CHECKS_CREATE: range(35, _EVER),  # AuthorizePodWebsocketUpgradeCreatePermission
 }
 """The minor versions that have a feature by default."""
 

@@ -248,6 +248,8 @@ class AgentState(msgspec.Struct, frozen=True, rename="camel"):
     versions: Versions
     fast_path: FastPathState | None = None
     """None if the configuration doesn't ask for it."""
+    configuration: str = ""
+    """A digest of the configuration without the node's name: nodes of the same configuration have the same."""
 
 
 class NodeInputs(msgspec.Struct, frozen=True, rename="camel"):

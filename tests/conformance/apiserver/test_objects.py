@@ -109,7 +109,8 @@ def test_requests_are_counted_in_metrics(server: ApiServer, client: httpx.Client
 
 
 @pytest.mark.parametrize(
-    "path", ["/api/v2/services", "/api/v1/pods", "/api/v1/services/web", "/api/v1/namespaces/a/nodes", f"{SLICES}/a/b"]
+    "path",
+    ["/api/v2/services", "/api/v1/secrets", "/api/v1/services/web", "/api/v1/namespaces/a/nodes", f"{SLICES}/a/b"],
 )
 def test_an_unknown_path_of_a_group_is_a_404_status(client: httpx.Client, path: str) -> None:
     """Any other path in a group that is known is answered with a Status of 404."""

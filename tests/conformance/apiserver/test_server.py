@@ -175,7 +175,9 @@ def test_the_thread_outlives_what_it_calls(server: ApiServer, client: httpx.Clie
 def test_as_a_process(tmp_path: Path) -> None:
     """It prints its URL, serves the manifests' objects, takes writes, writes credentials, and ends on SIGTERM."""
     (tmp_path / "manifests").mkdir()
-    (tmp_path / "manifests" / "a.yaml").write_text(yaml.safe_dump_all([service("a"), {"kind": "Pod", "metadata": {}}]))
+    (tmp_path / "manifests" / "a.yaml").write_text(
+        yaml.safe_dump_all([service("a"), {"kind": "Secret", "metadata": {}}])
+    )
     (tmp_path / "manifests" / "b.json").write_text('{"kind": "ServiceList", "items": [{"metadata": {"name": "b"}}]}')
     config = tmp_path / "config"
     command = [sys.executable, "-m", "nftproxy_conformance.apiserver", "--manifests", str(tmp_path / "manifests")]

@@ -1,0 +1,124 @@
+"""The options by which a command asks the agents of other nodes, and the way from these options to the answers.
+
+Without such an option a command loads none of this code but the options: `nftproxy/fleet` comes with HTTP.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
+
+import click
+
+from nftproxy.commands.agent_client import PATIENCE
+from nftproxy.commands.options import Decorator, options
+from nftproxy.model.settings import AGENT_SOCKET
+
+if TYPE_CHECKING:
+    from nftproxy.fleet.node_answers import NodeAnswer
+
+T = TypeVar("T")
+
+START = 5.0
+"""Seconds that a node gets beside the agent's --timeout, for the connection and for starting the command in the pod."""
+
+_KUBECONFIG = click.option(
+    "--kubeconfig",
+    type=click.Path(path_type=Path),
+    help="The credentials for asking other nodes.  The default is that of kubectl.",
+    metavar="FILE",
+)
+_NODE = click.option("--node", "nodes", multiple=True, help="Ask the agent of this node.  Repeatable.", metavar="NAME")
+_COMMON = options(
+    click.option("--all-nodes", is_flag=True, help="Ask the agents of all nodes."),
+    click.option("--context", default="", help="The context of the kubeconfig.", metavar="NAME"),
+    click.option(
+        "--agent-namespace",
+        default="kube-system",
+        show_default=True,
+        help="The namespace of the agents' pods.",
+        metavar="NAME",
+    ),
+)
+
+
+def _selector(*names: str) -> Decorator:
+    text = "Ask the agents of the nodes with these labels."
+    return click.option(*names, "node_selector", default="", help=text, metavar="SELECTOR")
+
+
+NODES = options(_NODE, _selector("-l", "--node-selector"), _COMMON, _KUBECONFIG)
+"""The options of commands that can ask other nodes."""
+NODES_BESIDE_SELECTOR = options(_NODE, _selector("--node-selector"), _COMMON, _KUBECONFIG)
+"""The same for a command whose -l selects Services."""
+
+
+class NodesAsked(NamedTuple):
+    """The nodes to ask, as options name them, and how."""
+
+    names: tuple[str, ...]
+    selector: str
+    kubeconfig: Path | None
+    context: str
+    namespace: str
+    socket: str
+    patience: float
+
+    def answers(self, arguments: tuple[str, ...], reduce: Callable[[NodeAnswer], T], stdin: bytes = b"") -> list[T]:
+        """Run `nftproxy ARGUMENTS` in each agent's pod, and return what `reduce` makes of the answers, in any order.
+
+        Raises:
+            BadInput: the kubeconfig can't be used, or a node doesn't exist.
+            Unavailable: the API server doesn't list the nodes.
+        """
+        from nftproxy.fleet.asking import FleetAccess, NodeChoice, PodCommand, ask_nodes
+
+        access = FleetAccess(str(self.kubeconfig or ""), self.context, self.namespace, self.patience + START)
+        command = PodCommand((*arguments, *self._given()), stdin)
+        return ask_nodes(access, NodeChoice(self.names, self.selector), command, reduce, _progress)
+
+    def _given(self) -> Iterator[str]:
+        """Yield the options of the agent's socket that differ from the default."""
+        if self.socket != AGENT_SOCKET:
+            yield f"--agent-socket={self.socket}"
+        if self.patience != PATIENCE:
+            yield f"--timeout={self.patience:g}"
+
+
+def nodes_asked(
+    *,
+    nodes: tuple[str, ...],
+    node_selector: str,
+    all_nodes: bool,
+    kubeconfig: Path | None,
+    context: str,
+    agent_namespace: str,
+    agent_socket: str,
+    timeout: float,
+) -> NodesAsked | None:
+    """Return the nodes that a command's options name, or None to ask the agent of this node.
+
+    Raises:
+        UsageError: options contradict each other, or have no effect.
+    """
+    given = [bool(nodes), bool(node_selector), all_nodes]
+    if sum(given) > 1:
+        raise click.UsageError("give one of --node, --node-selector and --all-nodes")
+    if not any(given):
+        if kubeconfig or context:
+            raise click.UsageError("--kubeconfig and --context need --node, --node-selector or --all-nodes")
+        return None
+    return NodesAsked(nodes, node_selector, kubeconfig, context, agent_namespace, agent_socket, timeout)
+
+
+@contextlib.contextmanager
+def _progress(total: int) -> Iterator[Callable[[], object]]:
+    """Show a progress bar on standard error, if that is a terminal."""
+    if not sys.stderr.isatty():
+        yield lambda: None
+        return
+    with click.progressbar(length=total, label=f"asking {total} nodes", file=sys.stderr) as bar:
+        yield lambda: bar.update(1)

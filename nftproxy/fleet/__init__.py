@@ -1,0 +1,1 @@
+"""The whole cluster: asks the agents of many nodes, and merges their answers."""

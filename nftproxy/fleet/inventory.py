@@ -1,0 +1,107 @@
+"""The nodes of a cluster and the pods of the agent on them, from the API's lists of Nodes and Pods."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import msgspec
+
+from nftproxy.api.validate import is_subdomain
+
+AGENT_LABEL = "app.kubernetes.io/name=nftproxy"
+"""The label of agents' pods (deploy/agent.yaml.j2)."""
+AGENT_CONTAINER = "nftproxy"
+"""The agent's container in such a pod."""
+KUBE_PROXY_LABEL = "k8s-app=kube-proxy"
+"""The label of kube-proxy's pods (kubernetes, cmd/kubeadm/app/phases/addons/proxy/manifests.go)."""
+
+
+class ClusterNode(msgspec.Struct, frozen=True, order=True):
+    """A node with Linux, and the name of its agent's pod, "" for none.
+
+    `is_ready` is true if the pod is ready, and `has_kube_proxy` if a pod of kube-proxy is on the node.
+    """
+
+    name: str
+    pod: str = ""
+    is_ready: bool = False
+    has_kube_proxy: bool = False
+
+
+class _ListedMetadata(msgspec.Struct):
+    name: str
+    labels: dict[str, str] | None = None
+    deletion_timestamp: str | None = msgspec.field(name="deletionTimestamp", default=None)
+    continue_token: str | None = msgspec.field(name="continue", default=None)
+
+
+class _ListedSpec(msgspec.Struct):
+    node: str | None = msgspec.field(name="nodeName", default=None)
+
+
+class _Condition(msgspec.Struct):
+    type: str
+    status: str
+
+
+class _ListedStatus(msgspec.Struct):
+    phase: str | None = None
+    conditions: list[_Condition] | None = None
+
+
+class ListedObject(msgspec.Struct):
+    """A Node or a Pod, as far as an inventory needs it."""
+
+    metadata: _ListedMetadata
+    spec: _ListedSpec = msgspec.field(default_factory=_ListedSpec)
+    status: _ListedStatus = msgspec.field(default_factory=_ListedStatus)
+
+    @property
+    def is_ready(self) -> bool:
+        """True if the condition Ready holds."""
+        return any(each.type == "Ready" and each.status == "True" for each in self.status.conditions or ())
+
+
+class _PageMetadata(msgspec.Struct):
+    continue_token: str | None = msgspec.field(name="continue", default=None)
+
+
+class ListPage(msgspec.Struct):
+    """A page of the API's list of Nodes or Pods."""
+
+    items: list[ListedObject] | None = None
+    metadata: _PageMetadata = msgspec.field(default_factory=_PageMetadata)
+
+
+def inventory(
+    nodes: Iterable[ListedObject], agents: Iterable[ListedObject], kube_proxies: Iterable[ListedObject]
+) -> list[ClusterNode]:
+    """Return the nodes with Linux, by name, each with the agent's pod on it.
+
+    A node may have two such pods while one replaces the other.  Then the ready one counts, and else the running one.
+    """
+    pods: dict[str, ListedObject] = {}
+    for pod in sorted(agents, key=_rank):
+        if pod.spec.node and is_subdomain(pod.metadata.name):
+            pods[pod.spec.node] = pod
+    proxied = {pod.spec.node for pod in kube_proxies}
+    names = sorted(node.metadata.name for node in nodes if _has_linux(node.metadata.labels or {}))
+    return [
+        ClusterNode(
+            name,
+            pods[name].metadata.name if name in pods else "",
+            is_ready=name in pods and pods[name].is_ready,
+            has_kube_proxy=name in proxied,
+        )
+        for name in names
+    ]
+
+
+def _rank(pod: ListedObject) -> tuple[bool, bool, bool, str]:
+    """Sort key: the last of a node's pods is its agent."""
+    is_staying = pod.metadata.deletion_timestamp is None
+    return pod.is_ready, is_staying, pod.status.phase == "Running", pod.metadata.name
+
+
+def _has_linux(labels: Mapping[str, str]) -> bool:
+    return labels.get("kubernetes.io/os", "linux") == "linux"

@@ -1,0 +1,117 @@
+"""The rights that `nftproxy manifests --reader` grants: they suffice to ask all nodes, and for nothing else."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import re
+from pathlib import Path
+
+import httpx
+import pytest
+import yaml
+from nftproxy_conformance.apiserver import ApiServer
+
+from tests.commands.test_manifests import API_VERSIONS, expect_valid
+from tests.conformance.apiserver.clients import bearer
+from tests.support.command import nftproxy
+from tests.support.fleet import FleetOfAgents, status_of
+
+TEXT = nftproxy("manifests", "--reader").out
+OBJECTS = {each["kind"]: each for each in yaml.safe_load_all(TEXT)}
+NAMESPACES = ("kube-system", "default", "")
+VERBS = "get list watch create update patch delete deletecollection impersonate".split()
+RESOURCES = [
+    ("", each)
+    for each in (
+        "nodes nodes/proxy pods pods/exec pods/attach pods/portforward pods/proxy pods/log pods/ephemeralcontainers "
+        "secrets configmaps services services/proxy events serviceaccounts serviceaccounts/token namespaces"
+    ).split()
+] + [
+    ("apps", "daemonsets"),
+    ("discovery.k8s.io", "endpointslices"),
+    ("rbac.authorization.k8s.io", "clusterroles"),
+    ("admissionregistration.k8s.io", "validatingadmissionpolicies"),
+]
+ALLOWED = {
+    *(("", "nodes", "list", namespace) for namespace in NAMESPACES),
+    ("", "pods", "list", "kube-system"),
+    ("", "pods/exec", "get", "kube-system"),
+    ("", "pods/exec", "create", "kube-system"),
+}
+"""Group, resource, verb and namespace."""
+
+
+@pytest.mark.parametrize("version", [each for each in API_VERSIONS if int(each.split(".")[1]) >= 30])
+def test_every_object_is_what_the_api_takes(version: str) -> None:
+    """The objects have the fields and types that the API's schemas ask for, in each version with such policies."""
+    for document in OBJECTS.values():
+        expect_valid(yaml.safe_dump(document), version)
+
+
+def test_the_rights_suffice(tmp_path: Path) -> None:
+    """A reader asks all nodes, with servers that check WebSockets by the old rules and by the new rules."""
+    for version in ("v1.34.0", "v1.36.0"):
+        with ApiServer(tls=True, authenticate=True) as server:
+            server.settings.version = version
+            server.allow(*OBJECTS.values())
+            cluster = FleetOfAgents(server, tmp_path)
+            cluster.add("node-a", status_of("node-a"))
+            assert cluster.nftproxy("status", "--all-nodes").out == "1 node: 1 well\n"
+
+
+def test_a_reader_may_do_nothing_else() -> None:
+    """The API server grants a reader these verbs, and no other verb of any resource in any namespace."""
+    with (
+        ApiServer(tls=True, authenticate=True) as server,
+        httpx.Client(
+            base_url=server.url,
+            headers=bearer(server.token),
+            verify=server.authority.client_context() if server.authority else False,
+        ) as client,
+    ):
+        server.allow(*OBJECTS.values())
+        granted = set()
+        for (group, resource), verb, namespace in itertools.product(RESOURCES, VERBS, NAMESPACES):
+            name, _, subresource = resource.partition("/")
+            asked = {"group": group, "resource": name, "subresource": subresource, "verb": verb, "namespace": namespace}
+            answer = client.post(
+                "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews",
+                content=json.dumps({"kind": "SelfSubjectAccessReview", "spec": {"resourceAttributes": asked}}),
+            )
+            if answer.json()["status"]["allowed"]:
+                granted.add((group, resource, verb, namespace))
+    assert granted == ALLOWED
+
+
+def test_the_roles_are_bound_to_the_readers_that_the_policy_names() -> None:
+    """Each role is bound to the account and the group whose commands the policy checks, and to nobody else."""
+    policy = OBJECTS["ValidatingAdmissionPolicy"]
+    (condition,) = policy["spec"]["matchConditions"]
+    for kind in ("ClusterRoleBinding", "RoleBinding"):
+        account, group = OBJECTS[kind]["subjects"]
+        user = f"system:serviceaccount:{account['namespace']}:{account['name']}"
+        assert condition["expression"] == (
+            f"request.userInfo.username == '{user}' || '{group['name']}' in request.userInfo.groups"
+        )
+    binding = OBJECTS["ValidatingAdmissionPolicyBinding"]
+    assert (binding["spec"]["policyName"], binding["spec"]["validationActions"]) == (
+        policy["metadata"]["name"],
+        ["Deny"],
+    )
+
+
+def pattern() -> re.Pattern[str]:
+    """The regular expression that each argument of a command must match."""
+    (validation,) = OBJECTS["ValidatingAdmissionPolicy"]["spec"]["validations"]
+    return re.compile(validation["expression"].partition("each.matches(r'")[2].partition("')")[0])
+
+
+@pytest.mark.parametrize(
+    "argument",
+    "/etc/passwd ./x --config=/x --kubeconfig=/x --agent-socket=/run/nftproxy/../x --agent-socket=/x run cleanup sh "
+    "--svg --trace - --from=$(id) -c svc/a svc/../b 10.0.0.1 --interval=1".split(),
+)
+def test_arguments_that_could_read_files_or_run_programs_are_denied(argument: str) -> None:
+    """The policy's pattern matches no path, no program, and no option that the questions don't need."""
+    assert not pattern().match(argument)
