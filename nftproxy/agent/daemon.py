@@ -99,7 +99,9 @@ class Daemon:
         self.metrics.set("nftproxy_build_info", 1, __version__, libnftables, platform.release())
         self._lock: AgentLock | None = None
         health = Health(config.sync_period, pipeline.generations)
-        self._reporter = reporter = SyncReporter(health, self.metrics, started=started, activities=activities)
+        self._reporter = reporter = SyncReporter(
+            health, self.metrics, started=started, activities=activities, find_node=lambda: state.node
+        )
         self.faults = FaultReporter(pipeline, self._events, reporter)
         reader = CountReader(COUNTED_SETS if config.service_counts else SCREENED_SETS)
         self._counts = ServiceCounts(pipeline.counted, pipeline.generations, reader)
@@ -109,7 +111,7 @@ class Daemon:
         self._startup_taint = StartupTaint(config.startup_taint, state.node.name, self.faults.report_startup_taint)
         self._conntrack = SweepQueue(self.metrics.count_sweep)
         report = self._events.report_fault
-        self._listeners = Listeners(config, lambda: state.node, reporter, report, count=self._counts.exposition)
+        self._listeners = Listeners(config, reporter, report, count=self._counts.exposition)
         has_localhost = bool(config.node_port_addresses.localhost)
         self._forwarder = LocalhostForwarder(self.metrics, report) if has_localhost else None
         self._silence_watch = SilenceWatch(state, pipeline.generations, UnansweredReader(), self.metrics, report)

@@ -28,7 +28,7 @@ from nftproxy.rules.ruleset import NftKind
 from nftproxy.version import __version__
 
 OUT_OF_TOUCH = 3
-"""The exit status for a healthy agent that changes of the cluster don't reach."""
+"""The exit status for a healthy agent that changes of the cluster don't reach, or whose node is being removed."""
 
 
 class TableState(msgspec.Struct, frozen=True, rename="camel"):
@@ -76,7 +76,7 @@ def status_command(output: str, agent_socket: str, timeout: float, **fleet: Any)
 
     It also prints the age of the rules and the agent's view of the cluster.  If the agent doesn't answer, it prints the
     reason and the kernel's tables.  Exit status 0 if the agent is healthy, 3 if it is healthy but changes of the
-    cluster don't reach it, else 1.
+    cluster don't reach it or its node is being removed, else 1.
 
     With --all-nodes, --node or -l it asks the agents of these nodes, from anywhere with a kubeconfig: it prints a line
     about all of them, and a row for each node that needs attention, or with -o wide for each node.  The exit status is
@@ -113,7 +113,7 @@ def _of_nodes(asked: NodesAsked, output: str) -> int:
 def _exit_status(report: StatusReport) -> int:
     if not report.is_healthy:
         return 1
-    return OUT_OF_TOUCH if report.agent and report.agent.caveat else 0
+    return OUT_OF_TOUCH if report.agent and (report.agent.caveat or not report.agent.is_eligible) else 0
 
 
 def _report(agent: AgentClient) -> StatusReport:
@@ -162,7 +162,8 @@ def _topics(report: StatusReport) -> Iterator[Topic]:
 
 def _of_agent(agent: AgentState) -> Iterator[Topic]:
     follows = ", BUT OUT OF TOUCH with the cluster" if agent.caveat else ""
-    health = f"healthy{follows}" if agent.is_healthy else "NOT HEALTHY"
+    leaves = ", BUT NO NEW CONNECTIONS from load balancers" if not agent.is_eligible else ""
+    health = f"healthy{follows}{leaves}" if agent.is_healthy else "NOT HEALTHY"
     uptime = age(agent.now - agent.started)
     yield "Agent", [f"{health}; node {agent.node}, process {agent.process}, up for {uptime}", *agent.why_not]
     yield "Follows", [agent.source]

@@ -153,7 +153,7 @@ async def measure_crowd(count: int) -> str:
     """Let so many clients connect to the health port and say nothing.  Returns a row of the second table."""
     made = pipeline(healthz_bind_address=f"127.0.0.1:{HEALTHZ_PORT}", metrics_bind_address="127.0.0.1:0")
     reporter = SyncReporter(Health(30.0), Metrics())
-    async with Listeners(made.settings.config, lambda: made.state.node, reporter, lambda _: None):
+    async with Listeners(made.settings.config, reporter, lambda _: None):
         files, peak = open_files(), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         command = [sys.executable, "-c", CROWD, str(HEALTHZ_PORT), str(count)]
         crowd = await asyncio.create_subprocess_exec(*command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)

@@ -27,7 +27,7 @@ from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 from nftproxy.agent.http.connection_limits import BoundedConnections, ConnectionLimits, affordable
 from nftproxy.agent.http.server import HttpRequest, HttpResponse, HttpServer
 from nftproxy.agent.http.split_listener import own_listener, split_listener
-from nftproxy.agent.reporting.health import healthz, is_eligible, livez
+from nftproxy.agent.reporting.health import healthz, livez
 from nftproxy.agent.reporting.occurrences import Occurrence
 from nftproxy.agent.reporting.sync_reporter import SyncReporter
 from nftproxy.agent.tcp import socket_family
@@ -37,7 +37,7 @@ from nftproxy.logs import warn
 from nftproxy.model.addresses import ANY, Address
 from nftproxy.model.codes import Code
 from nftproxy.model.errors import NftproxyError
-from nftproxy.model.objects import Node, ObjectKey, Place
+from nftproxy.model.objects import ObjectKey, Place
 from nftproxy.model.settings import Config
 from nftproxy.policy.health_checks import JSON, Answer, HealthCheck, health_check
 
@@ -163,7 +163,6 @@ class Listeners:
     def __init__(
         self,
         config: Config,
-        find_node: Callable[[], Node],
         reporter: SyncReporter,
         report: Callable[[CannotListen], None] = lambda _: None,
         limits: ConnectionLimits | None = None,
@@ -173,7 +172,6 @@ class Listeners:
 
         Args:
             config: has the addresses, and is shown by /configz.
-            find_node: called at each /healthz for the present Node.
             reporter: has health and metrics.
             report: called once for each listener that can't be opened, and again for each new Service of its port.
             limits: limits of connections and listeners, by default from the limit of file descriptors.
@@ -181,7 +179,6 @@ class Listeners:
         """
         self._connections = BoundedConnections(limits or affordable(allowed_files()))
         self._config = config
-        self._find_node = find_node
         self._reporter = reporter
         self._report = report
         self._count = count
@@ -250,7 +247,7 @@ class Listeners:
     async def _health(self, path: str) -> Answer:
         status = self._reporter.status()
         if path == "/healthz":
-            answer = healthz(status, node_eligible=is_eligible(self._find_node()))
+            answer = healthz(status)
         elif path == "/livez":
             answer = livez(status)
         else:

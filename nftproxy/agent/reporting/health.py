@@ -1,5 +1,8 @@
 """The proxy's own health: whether the rules follow the cluster, and the answers to the kubelet and load balancers.
 
+`HealthStatus` is the one value from which all verdicts about a node come: /healthz, /livez, `nftproxy status`,
+health-check node ports and metrics.
+
 Health is the age of the oldest change that is not in the kernel.  If that age is too high, the cause doesn't matter, be
 it the kernel, the library or the agent.  While no change waits, the proxy is healthy.  So `Health` keeps, for each
 family, the time since a change has waited.  The rest of this module turns values into answers.
@@ -46,23 +49,43 @@ class FamilyStatus(NamedTuple):
     """The health of a family: `is_healthy` as long as the kernel gets its changes in time.
 
     `last_updated` is the last time at which its rules were up to date, in seconds since the epoch, None if never.
+    `waiting` is how many seconds the oldest change that isn't in the kernel has waited.
     """
 
     last_updated: float | None
     is_healthy: bool
+    waiting: float = 0.0
 
 
 class HealthStatus(NamedTuple):
-    """The health of the proxy at a moment.
+    """The health of the proxy and of its node at a moment.
 
     A family without any load so far is left out.  `waiting` names the steps before the first load of all rules, and
-    `warnings` are for operators.
+    `warnings` are for operators.  `why_ineligible` says why load balancers may not send new connections to the node, ""
+    if they may.
     """
 
     now: Moment
     families: Mapping[Family, FamilyStatus]
     waiting: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
+    why_ineligible: str = ""
+
+    @property
+    def is_ready(self) -> bool:
+        """True if load balancers may send new connections to the node: /healthz answers 200."""
+        return self.is_healthy and not self.why_ineligible
+
+    @property
+    def why_not(self) -> tuple[str, ...]:
+        """The reasons why /healthz doesn't answer 200."""
+        steps = (f"waiting for {what}" for what in self.waiting)
+        late = (
+            f"{FAMILY_NAMES[family]}: a change waits for {each.waiting:.0f} s to reach the kernel"
+            for family, each in self.families.items()
+            if not each.is_healthy
+        )
+        return (*steps, *late, *filter(None, [self.why_ineligible]))
 
     @property
     def is_healthy(self) -> bool:
@@ -149,8 +172,9 @@ class Health:
         for family, progress in self.families.items():
             is_late = progress.waiting is not None and now.steady - progress.waiting >= self._patience
             is_healthy = not is_late or bool(self._sources)
+            waited = 0.0 if progress.waiting is None else now.steady - progress.waiting
             if progress.last_updated is not None or not is_healthy:
-                found[family] = FamilyStatus(progress.last_updated, is_healthy)
+                found[family] = FamilyStatus(progress.last_updated, is_healthy, waited)
         warnings = tuple(itertools.chain.from_iterable(self._warnings.values()))
         return HealthStatus(now, found, tuple(self._waiting()), warnings)
 
@@ -171,9 +195,14 @@ class Health:
 # /healthz and /livez
 
 
-def is_eligible(node: Node) -> bool:
-    """Return whether load balancers may send new connections to the node: not while it is being removed (KEP-3836)."""
-    return not node.is_deleted and DELETION_TAINT not in node.taints
+def why_ineligible(node: Node) -> str:
+    """Return why load balancers may send the node no new connections, "" if they may: it is being removed."""
+    if node.is_deleted:
+        return f"the Node {node.name} is being or has been deleted, so load balancers may send it no new connections"
+    if DELETION_TAINT in node.taints:
+        taint = f"the Node {node.name} has the taint {DELETION_TAINT}"
+        return f"{taint}: it is about to be removed, so load balancers may send it no new connections"
+    return ""
 
 
 class _FamilyBody(msgspec.Struct, rename="camel"):
@@ -188,6 +217,7 @@ class _Body(msgspec.Struct, rename="camel", kw_only=True):
     healthy: bool
     status: dict[str, _FamilyBody] | msgspec.UnsetType
     waiting_for: tuple[str, ...] | msgspec.UnsetType
+    why_not: tuple[str, ...] | msgspec.UnsetType
     warnings: tuple[str, ...] | msgspec.UnsetType
 
 
@@ -196,9 +226,9 @@ def livez(status: HealthStatus) -> Answer:
     return _health_answer(status, msgspec.UNSET, is_good=status.is_alive)
 
 
-def healthz(status: HealthStatus, *, node_eligible: bool) -> Answer:
+def healthz(status: HealthStatus) -> Answer:
     """Return the answer to a load balancer's probe of the node.  `healthy` in its body is about the proxy only."""
-    return _health_answer(status, node_eligible, is_good=status.is_healthy and node_eligible)
+    return _health_answer(status, not status.why_ineligible, is_good=status.is_ready)
 
 
 def _health_answer(status: HealthStatus, node_eligible: bool | msgspec.UnsetType, *, is_good: bool) -> Answer:
@@ -216,6 +246,7 @@ def _health_answer(status: HealthStatus, node_eligible: bool | msgspec.UnsetType
         healthy=status.is_healthy,
         status=families or msgspec.UNSET,
         waiting_for=status.waiting or msgspec.UNSET,
+        why_not=msgspec.UNSET if is_good else status.why_not or msgspec.UNSET,
         warnings=status.warnings or msgspec.UNSET,
     )
     return Answer(200 if is_good else 503, JSON, msgspec.json.encode(body))

@@ -139,6 +139,8 @@ GAUGES = (
         "Endpoints that don't answer this node, for Services that leave out silent endpoints",
     ),
     Metric("nftproxy_fast_path_interfaces", "Interfaces whose established connections take the fast path", ()),
+    Metric("nftproxy_healthy", "1 if /healthz, or /livez, answers 200 at present", ("path",)),
+    Metric("nftproxy_faults", "Warnings that hold at present, as `nftproxy status` has them, by code", ("code",)),
     Metric("nftproxy_waiting", "Always 1, for each event that the first load waits for", ("for",)),
     Metric(
         "nftproxy_last_word_age_seconds", "Seconds since the API server's last word about a resource", ("resource",)

@@ -5,19 +5,19 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
-from collections import defaultdict, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from nftproxy.agent.reporting import freshness
-from nftproxy.agent.reporting.health import Health, HealthStatus, Moment
+from nftproxy.agent.reporting.health import Health, HealthStatus, Moment, why_ineligible
 from nftproxy.agent.reporting.metrics import Metrics
 from nftproxy.logs import warn
 from nftproxy.model.addresses import FAMILY_NAMES, Family
 from nftproxy.model.codes import Code
 from nftproxy.model.events import Event, Listed, Put
 from nftproxy.model.last_transactions import LastRefusal, LastTransaction
-from nftproxy.model.objects import EndpointSlice, ObjectKey, Service
+from nftproxy.model.objects import EndpointSlice, Node, ObjectKey, Service
 from nftproxy.model.stages import Stage
 from nftproxy.rules.transaction import Transaction
 from nftproxy.sources.activity import ResourceActivity
@@ -89,10 +89,11 @@ class SyncReporter:
         started: float = 0.0,
         clocks: Clocks = CLOCKS,
         activities: Callable[[], Iterable[ResourceActivity]] = tuple,
+        find_node: Callable[[], Node] = lambda: Node(""),
     ) -> None:
         """`started` is when this process began, in seconds since the epoch.
 
-        `activities` returns the present activity of each resource of the API.
+        `activities` returns the present activity of each resource of the API, and `find_node` the present Node.
         """
         self.health = health
         self.metrics = metrics
@@ -103,6 +104,7 @@ class SyncReporter:
         self._clocks = clocks
         self._steady = clocks.steady
         self.activities = activities
+        self._find_node = find_node
         self._began = clocks()
         self._lapped = self._began.steady
         self._spent: defaultdict[Stage, float] = defaultdict(float)
@@ -117,10 +119,11 @@ class SyncReporter:
         self._taken_triggers = deque[tuple[Family, float]](maxlen=MOST_TRIGGERS)
 
     def status(self) -> HealthStatus:
-        """Return the proxy's present health."""
+        """Return the present health of the proxy and of its node."""
         status = self.health.status(self._clocks())
         stale = freshness.warnings(self.activities(), status.now.wall)
-        return status._replace(warnings=(*status.warnings, *self._postponed.warnings(status.now.steady), *stale))
+        warnings = (*status.warnings, *self._postponed.warnings(status.now.steady), *stale)
+        return status._replace(warnings=warnings, why_ineligible=why_ineligible(self._find_node()))
 
     def as_of(self, family: Family) -> float | None:
         """Return the time, in seconds since the epoch, at which the cluster was as the rules of a family say.
@@ -170,6 +173,9 @@ class SyncReporter:
         status = self.status()
         self._set_changes()
         self.metrics.set_only("nftproxy_waiting", *status.waiting)
+        self.metrics.set("nftproxy_healthy", status.is_ready, "healthz")
+        self.metrics.set("nftproxy_healthy", status.is_alive, "livez")
+        self.metrics.set_each("nftproxy_faults", Counter(each.partition(":")[0] for each in status.warnings))
         waiting = (*self.waiting().values(), self._postponed.seconds(status.now.steady))
         self.metrics.set("nftproxy_oldest_change_age_seconds", max(waiting))
         self.metrics.set("nftproxy_services_postponed", self._postponed.services)

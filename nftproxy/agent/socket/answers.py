@@ -217,7 +217,10 @@ class FastPathState(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class AgentState(msgspec.Struct, frozen=True, rename="camel"):
-    """The state of the agent.  `why_not` has the reasons if it isn't healthy, `source` names the source of objects.
+    """The state of the agent, with the verdicts of /healthz.
+
+    `is_healthy` is about the proxy alone.  `is_eligible` is false while the node is being removed.  Unless both are
+    true, /healthz answers 503, and `why_not` has the reasons.  `source` names the source of objects.
 
     `caveat` says why the rules may be out of date, "" if they follow the cluster.
     Until `knows_cluster` is true, the numbers of Services, conflicts and quarantined Services mean nothing.
@@ -250,6 +253,7 @@ class AgentState(msgspec.Struct, frozen=True, rename="camel"):
     """None if the configuration doesn't ask for it."""
     configuration: str = ""
     """A digest of the configuration without the node's name: nodes of the same configuration have the same."""
+    is_eligible: bool = True
 
 
 class NodeInputs(msgspec.Struct, frozen=True, rename="camel"):

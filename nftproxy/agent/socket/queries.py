@@ -286,7 +286,8 @@ def _agent_state(known: QueryContext, affinity: Iterable[AffinityMap], earlier: 
     failed = known.reporter.last_failed
     return AgentState(
         is_healthy=status.is_healthy,
-        why_not=tuple(why_not(status, waiting)),
+        is_eligible=not status.why_ineligible,
+        why_not=status.why_not,
         warnings=tuple(text[:LONGEST_TEXT] for text in status.warnings),
         node=pipeline.state.node.name,
         process=os.getpid(),
@@ -317,14 +318,6 @@ def _digest(config: Config) -> str:
     """Return a short digest of a configuration, in which nodes of the same configuration agree."""
     whole = configz(msgspec.structs.replace(config, hostname_override=""))
     return hashlib.sha256(whole).hexdigest()[:DIGEST]
-
-
-def why_not(status: HealthStatus, waiting: Mapping[Family, float]) -> Iterator[str]:
-    """Yield the reasons why the proxy isn't healthy."""
-    yield from (f"waiting for {what}" for what in status.waiting)
-    for family, each in status.families.items():
-        if not each.is_healthy:
-            yield f"{FAMILY_NAMES[family]}: a change waits for {waiting.get(family, 0.0):.0f} s to reach the kernel"
 
 
 def _family_state(

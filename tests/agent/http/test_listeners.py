@@ -126,12 +126,12 @@ async def serving(
     where = [f"{host}:{port}" for host, port in zip((health, metrics), ports, strict=True)]
     tweaks = {"healthz_bind_address": where[0], "metrics_bind_address": where[1]} | tweaks
     made = pipeline(**tweaks)
-    reporter = SyncReporter(Health(30.0), Metrics())
+    reporter = SyncReporter(Health(30.0), Metrics(), find_node=lambda: made.state.node)
     reporter.waits_for(())
     reporter.taken()
     reporter.applied(1, BOTH, full=True)
     reports: list[CannotListen] = []
-    async with Listeners(made.settings.config, lambda: made.state.node, reporter, reports.append, limits) as listeners:
+    async with Listeners(made.settings.config, reporter, reports.append, limits) as listeners:
         yield Running(listeners, made, reporter, reports, *(f"http://{each}" for each in where))
 
 

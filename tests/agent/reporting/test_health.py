@@ -14,8 +14,8 @@ from nftproxy.agent.reporting.health import (
     HealthStatus,
     Moment,
     healthz,
-    is_eligible,
     livez,
+    why_ineligible,
 )
 from nftproxy.model.addresses import Family
 from nftproxy.model.codes import Code
@@ -81,7 +81,7 @@ def test_another_agent_is_waited_for_first() -> None:
     health = loaded()
     health.waits_for_agent("another nftproxy (process 7)")
     status = health.status(at(500))
-    answer = healthz(status, node_eligible=True)
+    answer = healthz(status)
     assert json.loads(answer.body)["waitingFor"] == ["the end of another nftproxy (process 7)"]
     assert (answer.status, livez(status).status) == (503, 200)
     health.waits_for_agent("")
@@ -109,7 +109,7 @@ def test_one_family_is_enough_to_be_alive(one: Family, other: Family) -> None:
     assert (status.is_healthy, status.is_alive) == (False, True)
     assert (status.serves([one]), status.serves([other]), status.serves(Family)) == (True, False, False)
     assert livez(status).status == 200
-    assert healthz(status, node_eligible=True).status == 503
+    assert healthz(status).status == 503
     health.queued(at(100))
     assert not health.status(at(200)).is_alive
     assert livez(health.status(at(200))).status == 503
@@ -177,7 +177,7 @@ def test_one_family_alone() -> None:
     health.taken()
     health.applied(at(1), [IPV6])
     assert health.status(at(60)).families == {
-        IPV4: FamilyStatus(None, is_healthy=False),
+        IPV4: FamilyStatus(None, is_healthy=False, waiting=60.0),
         IPV6: FamilyStatus(NOON + 1, is_healthy=True),
     }
     assert not health.status(at(60)).is_healthy
@@ -202,7 +202,9 @@ def test_a_clock_that_is_set() -> None:
 # ---- /healthz and /livez ---------------------------------------------------------------------------------------------
 
 GOOD = HealthStatus(at(50), {IPV4: FamilyStatus(NOON + 1.5, True), IPV6: FamilyStatus(NOON + 40, True)})
-BAD = HealthStatus(at(50), {IPV4: FamilyStatus(NOON + 1.5, True), IPV6: FamilyStatus(NOON + 40, False)})
+BAD = HealthStatus(at(50), {IPV4: FamilyStatus(NOON + 1.5, True), IPV6: FamilyStatus(NOON + 40, False, 70.2)})
+LATE = "IPv6: a change waits for 70 s to reach the kernel"
+REMOVED = "the Node node-a is being deleted"
 FAMILIES = {
     "IPv4": {"lastUpdated": "2024-05-01T12:00:01.500000Z", "healthy": True},
     "IPv6": {"lastUpdated": "2024-05-01T12:00:40Z", "healthy": True},
@@ -215,16 +217,21 @@ NOW, THEN = "2024-05-01T12:00:50Z", "2024-05-01T12:00:40Z"
     ("status", "node_eligible", "code", "body"),
     [
         (GOOD, True, 200, {"lastUpdated": NOW, "healthy": True, "status": FAMILIES}),
-        (GOOD, False, 503, {"lastUpdated": THEN, "healthy": True, "status": FAMILIES}),
-        (BAD, True, 503, {"lastUpdated": THEN, "healthy": False, "status": HALF}),
-        (BAD, False, 503, {"lastUpdated": THEN, "healthy": False, "status": HALF}),
+        (GOOD, False, 503, {"lastUpdated": THEN, "healthy": True, "status": FAMILIES, "whyNot": [REMOVED]}),
+        (BAD, True, 503, {"lastUpdated": THEN, "healthy": False, "status": HALF, "whyNot": [LATE]}),
+        (BAD, False, 503, {"lastUpdated": THEN, "healthy": False, "status": HALF, "whyNot": [LATE, REMOVED]}),
         (HealthStatus(at(50), {}), True, 200, {"lastUpdated": NOW, "healthy": True}),
-        (HealthStatus(at(50), {}), False, 503, {"lastUpdated": "0001-01-01T00:00:00Z", "healthy": True}),
+        (
+            HealthStatus(at(50), {}),
+            False,
+            503,
+            {"lastUpdated": "0001-01-01T00:00:00Z", "healthy": True, "whyNot": [REMOVED]},
+        ),
     ],
 )
 def test_healthz(status: HealthStatus, node_eligible: bool, code: int, body: dict[str, Any]) -> None:
-    """200 if the proxy is healthy and the node is eligible, else 503, and `healthy` is about the proxy alone."""
-    answer = healthz(status, node_eligible=node_eligible)
+    """200 if the proxy is healthy and the node eligible, else 503 with reasons.  `healthy` is the proxy's alone."""
+    answer = healthz(status._replace(why_ineligible="" if node_eligible else REMOVED))
     assert answer.status == code
     assert answer.headers == {"Content-Type": "application/json", "X-Content-Type-Options": "nosniff"}
     assert json.loads(answer.body) == body | {"currentTime": NOW, "nodeEligible": node_eligible}
@@ -249,14 +256,14 @@ def test_livez(status: HealthStatus, code: int, body: dict[str, Any]) -> None:
 def test_the_order_of_fields() -> None:
     """Fields come in kube-proxy's order, for people and for scripts that cut text."""
     order = ["lastUpdated", "currentTime", "nodeEligible", "healthy", "status"]
-    assert list(json.loads(healthz(GOOD, node_eligible=True).body)) == order
+    assert list(json.loads(healthz(GOOD).body)) == order
     assert list(json.loads(livez(GOOD).body)) == [field for field in order if field != "nodeEligible"]
 
 
 def test_answers_name_the_missing_source() -> None:
     """Both answers name the missing source after kube-proxy's fields: the node isn't ready, but needs no restart."""
     status = HealthStatus(at(50), {}, ("the first listing of services",))
-    for answer, code in ((healthz(status, node_eligible=True), 503), (livez(status), 200)):
+    for answer, code in ((healthz(status), 503), (livez(status), 200)):
         assert answer.status == code
         body = json.loads(answer.body)
         assert (body["healthy"], body["waitingFor"]) == (False, ["the first listing of services"])
@@ -271,7 +278,7 @@ def test_answers_have_the_warnings() -> None:
     health.set_warnings(Code.OTHER_PROXY, ["one", "two"])
     health.set_warnings(Code.CONFIGURATION_NOT_APPLIED, ["is worse"])
     status = health.status(Moment(1, 1))
-    for answer in (livez(status), healthz(status, node_eligible=True)):
+    for answer in (livez(status), healthz(status)):
         assert answer.status == 200
         assert json.loads(answer.body)["warnings"] == ["NFT105: is worse", "NFT007: one", "NFT007: two"]
     health.set_warnings(Code.CONFIGURATION_NOT_APPLIED, [])
@@ -298,4 +305,4 @@ def test_a_family_that_never_had_rules() -> None:
 )
 def test_eligibility(tweaks: dict[str, Any], eligible: bool) -> None:
     """A node that is being deleted, or that the autoscaler is about to remove, may not have new traffic."""
-    assert is_eligible(node(**tweaks)) is eligible
+    assert (why_ineligible(node(**tweaks)) == "") is eligible

@@ -17,6 +17,7 @@ from nftproxy.agent.reporting.measurements import measure
 from nftproxy.agent.reporting.metrics import Metrics
 from nftproxy.agent.reporting.sync_reporter import Clocks, SyncReporter
 from nftproxy.model.addresses import Family
+from nftproxy.model.codes import Code
 from nftproxy.model.errors import Refused
 from nftproxy.model.events import Listed, Put, Removed
 from nftproxy.model.objects import EndpointSlice, Node, Service
@@ -97,6 +98,8 @@ gauge proxy nftproxy_other_proxies
 gauge - nftproxy_services_quarantined
 gauge - nftproxy_fast_path_interfaces
 gauge for nftproxy_waiting
+gauge path nftproxy_healthy
+gauge code nftproxy_faults
 gauge resource nftproxy_last_word_age_seconds
 gauge - nftproxy_oldest_change_age_seconds
 gauge - nftproxy_services_postponed
@@ -170,6 +173,7 @@ def exercised() -> Metrics:
     made.metrics.count_request(RequestOutcome("200", "GET", "api.example:6443", 0.01))
     made.metrics.set("kubeproxy_nftables_localhost_nodeport_listeners", 1, IPV4)
     made.metrics.set("nftproxy_silent_endpoints", 1, IPV4)
+    made.health.set_warnings(Code.OTHER_PROXY, ["kube-proxy has left a table"])
     made.scrape()
     made.metrics.set_only("nftproxy_waiting", "the first load of IPv6")
     made.metrics.set_each("nftproxy_last_word_age_seconds", {"services": 1.0})
@@ -193,6 +197,23 @@ def rows(table: str) -> dict[str, Shape]:
     """The same for a table in this file.  A row without a help text has ""."""
     split = (f"{line} ".split(" ", 3) for line in table.strip().splitlines())
     return {name: (kind, labels, text.strip()) for kind, labels, name, text in split}
+
+
+def test_verdicts_and_faults_are_metrics() -> None:
+    """The verdicts of /healthz and /livez are metrics, and so are the warnings that hold, by code."""
+    made = reporter(pipeline())
+    made.health.set_warnings(Code.OTHER_PROXY, ["one", "two"])
+    assert series(made, "nftproxy_healthy", "nftproxy_faults") == {
+        'nftproxy_healthy{path="healthz"}': 0.0,
+        'nftproxy_healthy{path="livez"}': 1.0,
+        'nftproxy_faults{code="NFT007"}': 2.0,
+    }
+    made.applied(1, BOTH, full=True)
+    made.health.set_warnings(Code.OTHER_PROXY, [])
+    assert series(made, "nftproxy_healthy", "nftproxy_faults") == {
+        'nftproxy_healthy{path="healthz"}': 1.0,
+        'nftproxy_healthy{path="livez"}': 1.0,
+    }
 
 
 # ---- names and shapes ------------------------------------------------------------------------------------------------

@@ -362,7 +362,7 @@ THE_AGENT = [
     Incident("API answers 403", "status", ("403 Forbidden", TOUCH), (), answered(403), WELL, 3),
     Incident("agent has ended", "status", ("no nftproxy runs",), (), ended, WELL, 1),
     Incident("configuration is bad", "status", ("NFT105", "oomScoreAdj"), (), misconfigured, WELL[1:]),
-    Incident("node name names no Node", "status", ("NFT635",), (), nameless, WELL[1:]),
+    Incident("node name names no Node", "status", ("NFT635",), (), nameless, WELL, 3),
     Incident("kube-proxy's table is left", "status", ("NFT007",), (), rival, WELL[1:]),
     Incident("ruleset was flushed", METRICS, ("NFT408",), FINE, emptied),
     Incident(

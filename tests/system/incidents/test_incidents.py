@@ -1,11 +1,12 @@
 """Incidents: an operator's command names the cause, and says nothing false, on a real kernel with a real agent.
 
-rows.py has the incidents.  README.md has the same table for operators.
+rows.py and night_rows.py have the incidents.  README.md has the same table for operators.
 """
 
 from __future__ import annotations
 
 import contextlib
+import json
 import re
 import shlex
 import statistics
@@ -19,10 +20,13 @@ from tests.support.command import Done, nftproxy
 from tests.support.processes import CHECKOUT
 from tests.support.waiting import wait_until
 from tests.system.faults.bench import Bench
-from tests.system.incidents.rows import INCIDENTS, Incident
+from tests.system.incidents import rows
+from tests.system.incidents.night_rows import NIGHT
+from tests.system.incidents.rows import Incident
 
 pytestmark = pytest.mark.skipif(bool(obstacle()), reason=obstacle())
 
+INCIDENTS = [*rows.INCIDENTS, *NIGHT]
 PAGE = CHECKOUT / "tests/system/incidents/README.md"
 ROW = re.compile(r"^\| (?P<symptom>[^|`]+) \| `(?P<command>[^`|]+)` \| (?P<cause>`[^|]+`) \|$", re.MULTILINE)
 KINDS = ("Node", "Service", "EndpointSlice", "ServiceCIDR")
@@ -48,9 +52,32 @@ def test_the_command_names_the_cause(bench: Bench, incident: Incident, tmp_path:
     bench.wait_until_right()
     with incident.harm(bench):
         answer = _last_answer(bench, incident, tmp_path)
+        differences = _verdicts_that_differ(bench)
     text = _text(answer)
     assert ([each for each in incident.cause if each not in text], answer.status) == ([], incident.status), text
     assert [each for each in incident.never if each in text] == [], text
+    assert differences == ""
+
+
+def _verdicts_that_differ(bench: Bench) -> str:
+    """Where `status`, /healthz and the metrics disagree about the node, "" once they agree."""
+    found = [""]
+
+    def agree() -> bool:
+        report = json.loads(bench.command("status", "-o", "json").out)
+        if report["agent"] is None:
+            found[0] = "" if not report["isHealthy"] else "no agent, but healthy"
+            return not found[0]
+        answer = bench.healthz()
+        well = report["agent"]["isHealthy"] and report["agent"]["isEligible"]
+        metric = bench.metric('nftproxy_healthy{path="healthz"}')
+        verdicts = (well, not report["agent"]["whyNot"], answer.status == 200, metric == 1.0)
+        found[0] = "" if len(set(verdicts)) == 1 else f"status, its reasons, /healthz, metrics: {verdicts}"
+        return not found[0]
+
+    with contextlib.suppress(AssertionError):
+        wait_until(agree, pause=0.1)
+    return found[0]
 
 
 def _last_answer(bench: Bench, incident: Incident, directory: Path) -> Done:
