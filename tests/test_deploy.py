@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -311,17 +312,16 @@ def test_packages_are_those_that_setup_asks_for() -> None:
     assert {"iptables", "nftables", "python3-nftables"} | for_build <= found
     assert {"nftables", "python3-nftables", "python3-venv"} <= setup
     assert "trixie" in (CHECKOUT / "tools" / "debian" / "debian.sh").read_text()
-    assert [setting(stage, "FROM") for stage in (BUILD, IMAGE)] == [
-        "--platform=$BUILDPLATFORM debian:trixie-slim AS build",
-        "scratch",
-    ]
+    base, image = (setting(stage, "FROM") for stage in (BUILD, IMAGE))
+    assert re.fullmatch(r"--platform=\$BUILDPLATFORM debian:trixie-slim@sha256:[0-9a-f]{64} AS build", base)
+    assert image == "scratch"
 
 
 def test_what_is_copied_is_there() -> None:
     """Every file that the image is built from is in the checkout, and all that building the wheel takes is copied."""
     copied = {name for line in BUILD if line.instruction == "COPY" for name in line.text.split()[:-1]}
     pinned = {"examples/deploy/requirements.txt", "examples/deploy/build-requirements.txt"}
-    assert copied == {"pyproject.toml", "README.md", "LICENSE", "nftproxy", "templates"} | pinned
+    assert copied == {"pyproject.toml", "hatch_build.py", "README.md", "LICENSE", "nftproxy", "templates"} | pinned
     assert all((CHECKOUT / name).exists() for name in copied)
     ignored = (CHECKOUT / "tools" / "image" / "containerignore").read_text().split()
     assert {line.removeprefix("!").replace("*requirements", "requirements") for line in ignored if line[0] == "!"} == (
@@ -340,6 +340,19 @@ def test_the_image_holds_what_the_project_asks_for_pinned_and_hashed() -> None:
         pinned = dict(re.findall(r"^([a-z0-9-]+)==\S+.* --hash=(sha256:[0-9a-f]{64})$", text, re.MULTILINE))
         assert {re.split("[>=<]", each)[0] for each in wanted} <= pinned.keys()
         assert len(pinned) == len([line for line in text.splitlines() if not line.startswith("#")])
+
+
+def test_the_image_says_what_it_is() -> None:
+    """Its labels have the version, the project's address and the licence, and the commit that the builder gives."""
+    project = tomllib.loads((CHECKOUT / "pyproject.toml").read_text())["project"]
+    labels = dict(word.split("=", 1) for word in shlex.split(setting(IMAGE, "LABEL")))
+    assert {name.removeprefix("org.opencontainers.image."): value for name, value in labels.items()} == {
+        "title": project["name"],
+        "version": __version__,
+        "revision": "$COMMIT",
+        "source": project["urls"]["Source"],
+        "licenses": project["license"],
+    }
 
 
 def test_the_image_is_what_the_daemonset_expects() -> None:

@@ -26,6 +26,7 @@ MAY_IMPORT = {
     "model": "",
     "netlink": "",
     "version": "",
+    "build": "",
     "logs": "",
     "api": "",
     "config": "api",
@@ -38,12 +39,12 @@ MAY_IMPORT = {
     "sources": "api config logs netlink",
     "library": "api config rules pipeline explanation sources templates_dir",
     "kernel": "policy rules logs netlink",
-    "agent": "logs api config policy rules pipeline explanation sources kernel",
+    "agent": "build logs api config policy rules pipeline explanation sources kernel",
     "trace": "rules explanation kernel",
     "extensions": "logs policy rules pipeline explanation sources kernel agent netlink",
     "fleet": "api",
     "commands": (
-        "logs api config deploy rules pipeline explanation doctor sources kernel agent trace fleet library "
+        "build logs api config deploy rules pipeline explanation doctor sources kernel agent trace fleet library "
         "templates_dir"
     ),
     "__main__": "commands",

@@ -39,6 +39,7 @@ from nftproxy.agent.reporting.sync_reporter import SyncReporter
 from nftproxy.agent.socket.agent_socket import AgentSocket
 from nftproxy.agent.socket.queries import QueryContext, query_handlers
 from nftproxy.api.kinds import kinds_for
+from nftproxy.build import this_build
 from nftproxy.extensions.counts.agent.count_reader import COUNTED_SETS, SCREENED_SETS, CountReader
 from nftproxy.extensions.counts.agent.service_counts import ServiceCounts
 from nftproxy.extensions.failover.agent.silence_watch import SilenceWatch
@@ -96,7 +97,7 @@ class Daemon:
         self._events = EventRecorder(state.node.name)
 
         self.metrics = Metrics(lambda metrics: measure(metrics, pipeline))
-        self.metrics.set("nftproxy_build_info", 1, __version__, libnftables, platform.release())
+        self.metrics.set("nftproxy_build_info", 1, __version__, libnftables, platform.release(), this_build().label)
         self._lock: AgentLock | None = None
         health = Health(config.sync_period, pipeline.generations)
         self._reporter = reporter = SyncReporter(

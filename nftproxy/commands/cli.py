@@ -13,8 +13,8 @@ from typing import NoReturn
 
 import click
 
+from nftproxy.build import this_build
 from nftproxy.model.errors import BadInput, NftproxyError, Unavailable
-from nftproxy.version import __version__
 
 
 def main() -> NoReturn:
@@ -87,7 +87,20 @@ def commands() -> dict[str, click.Command]:
     return {name: command for name, command in found.items() if command}
 
 
+def _print_version(ctx: click.Context, _option: click.Parameter, is_asked: bool) -> None:
+    if is_asked and not ctx.resilient_parsing:
+        click.echo(f"nftproxy, version {this_build().text}")
+        ctx.exit()
+
+
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(__version__)
+@click.option(
+    "--version",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_print_version,
+    help="Print the version with its commit, and end.",
+)
 def _commands() -> None:
     """A Kubernetes service proxy for Linux nodes.  It turns Services and EndpointSlices into nftables rules."""

@@ -23,6 +23,7 @@ import click
 
 from nftproxy import logs
 from nftproxy.agent.lifecycle.shutdown import asked_to_end
+from nftproxy.build import this_build
 from nftproxy.commands.options import CONFIG, TEMPLATES, Decorator, options
 from nftproxy.commands.table_removal import remove_tables
 from nftproxy.config.configz import configz
@@ -156,7 +157,8 @@ def _is_true(text: str | None, name: str) -> bool:
 
 def _version_text(wanted: str) -> str:
     if wanted == "raw":
-        return f"{VERSION_TEXT} (Python {platform.python_version()}, libnftables {Kernel().version()})"
+        commit = this_build().label
+        return f"{VERSION_TEXT} (Python {platform.python_version()}, libnftables {Kernel().version()}, commit {commit})"
     return VERSION_TEXT
 
 

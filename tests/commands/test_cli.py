@@ -200,8 +200,8 @@ def test_each_command_is_introduced_by_a_whole_sentence() -> None:
 
 
 def test_there_is_a_version() -> None:
-    """The version is told."""
-    assert nftproxy("--version").out == f"nftproxy, version {__version__}\n"
+    """The version is followed by the commit, which a checkout doesn't have."""
+    assert nftproxy("--version").out == f"nftproxy, version {__version__} (unreleased, a checkout)\n"
 
 
 # ---- configuration -------------------------------------------------------------------------------------------------

@@ -374,6 +374,7 @@ def test_version() -> None:
     done = run("--version=raw", "--config=/none")
     assert done.status == 0
     assert done.out.startswith(f"nftproxy v{__version__} (Python 3.")
+    assert done.out.endswith(", commit checkout)\n")
 
 
 def test_a_configuration_that_can_not_be_written_is_an_error() -> None:

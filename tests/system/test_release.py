@@ -20,6 +20,7 @@ from nftproxy_conformance.apiserver import ApiServer
 from nftproxy_conformance.lab import Lab, Origin, endpoint, obstacle
 
 from nftproxy import __version__
+from nftproxy.build import build_of
 from tests.conftest import CHECKOUT
 from tests.support.cluster import IP
 from tests.support.waiting import wait_until
@@ -55,6 +56,12 @@ def in_tree(tree: Path, *command: str) -> list[str]:
 def run(tree: Path, *command: str) -> str:
     """The output of a command in a tree."""
     return subprocess.run(in_tree(tree, *command), check=True, stdout=subprocess.PIPE, text=True).stdout
+
+
+def built_version() -> str:
+    """The version with the commit of HEAD, of which the artefacts are."""
+    command = ["git", "-C", str(CHECKOUT), "log", "-1", "--format=%H%n%s"]
+    return build_of(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout).text
 
 
 @pytest.fixture(scope="module")
@@ -120,7 +127,7 @@ def test_the_image_renders_an_example(architecture: str, tmp_path: Path) -> None
 
 def test_the_package_brings_all_that_the_program_needs(tree: Path) -> None:
     """The program has its version and renders an example, and what it imports is compiled."""
-    assert run(tree, "nftproxy", "--version") == f"nftproxy, version {__version__}\n"
+    assert run(tree, "nftproxy", "--version") == f"nftproxy, version {built_version()}\n"
     shutil.copytree(CHECKOUT / "examples" / "cluster-ip", tree / "example")
     rules = run(
         tree, "nftproxy", "render", "/example/manifests", "--config", "/example/config.yaml", "--node", "node-a"

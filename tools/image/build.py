@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import fcntl
 import os
+import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 from nftproxy import __version__
@@ -39,6 +41,8 @@ def bill_of(archive: Path) -> Path:
 ARCHIVE = archive_of(NATIVE)
 BILL = bill_of(ARCHIVE)
 NAME = f"docker.io/library/nftproxy:{__version__}"
+PINNED = re.compile(r"@sha256:[0-9a-f]{64}")
+"""Pins the base image of a registry, which the base that is made here stands in for."""
 OF_THIS_MACHINE = "--platform=$BUILDPLATFORM "
 IGNORED = Path(__file__).with_name("containerignore")
 TIMESTAMP = ("--timestamp", "315532800")
@@ -68,9 +72,21 @@ def build(architecture: str = NATIVE, *, mirror: str = "", may_reuse: bool = Tru
         fcntl.flock(lock, fcntl.LOCK_EX)
         install(NEEDED)
         options: list[str | Path] = ["--ignorefile", IGNORED, *TIMESTAMP, *([] if may_reuse else ["--no-cache"])]
+        options += _commit()
         archive = archive_of(architecture)
         build_archive(NAME, CONTAINERFILE, CHECKOUT, archive, *options, architecture=architecture, mirror=mirror)
         _write_bill(bill_of(archive))
+
+
+def _commit() -> Iterator[str]:
+    """The arguments that say which commit the checkout is of."""
+    git = ("git", "-C", str(CHECKOUT))
+    done = subprocess.run([*git, "log", "-1", "--format=%H%n%s"], check=False, capture_output=True, text=True)
+    changed = subprocess.run([*git, "status", "--porcelain"], check=False, capture_output=True, text=True)
+    if done.returncode == 0:
+        commit, subject = done.stdout.splitlines()
+        yield from ("--build-arg", f"COMMIT={commit}{'-dirty' * bool(changed.stdout)}")
+        yield from ("--build-arg", f"SUBJECT={subject}")
 
 
 def build_archive(
@@ -96,14 +112,28 @@ def build_archive(
     Raises:
         subprocess.CalledProcessError: a line of the Containerfile fails.
     """
-    found = stages(recipe.read_text())
+    text = PINNED.sub("", recipe.read_text())
+    found = stages(text)
     own = {setting(stage, "FROM").partition(" AS ")[2] for stage in found} | {"scratch"}
     for base in {setting(stage, "FROM").removeprefix(OF_THIS_MACHINE).split()[0] for stage in found} - own:
         _provide_base(base, mirror)
     _say(f"building {name} ({architecture})")
+    plain = TREES / "Containerfile"
+    plain.write_text(text)
     # Arguments that Docker gives by itself.
     platforms = ["--build-arg", f"BUILDPLATFORM=linux/{NATIVE}", "--build-arg", f"TARGETARCH={architecture}"]
-    given = [*_certificates(), *platforms, *options, "--arch", architecture, "--tag", name, "--file", recipe, context]
+    given = [
+        *_certificates(),
+        *platforms,
+        *options,
+        "--arch",
+        architecture,
+        "--tag",
+        name,
+        "--file",
+        TREES / "Containerfile",
+        context,
+    ]
     _buildah("build", "--pull-never", "--layers", "--isolation=chroot", *given)
     archive.unlink(missing_ok=True)
     _buildah("push", "--quiet", name, f"docker-archive:{archive}:{name}")

@@ -17,10 +17,12 @@ from tools.image import build as image
 from tools.image.wheels import MACHINES
 from tools.release.artifact_source import CHECKOUT, exported, uncommitted
 from tools.release.artifacts import add_checksums, describe, make_artifacts
-from tools.release.candidate import prepare
+from tools.release.candidate import CHANGELOG, notes, prepare
 from tools.release.deb_package import lint
 
 TARGET = CHECKOUT / "dist"
+NOTES = CHECKOUT / "build" / "notes.md"
+"""The section of CHANGELOG.md, which the workflow `release` gives to the forge."""
 NEEDED = {"debhelper": "dh", "lintian": "lintian"}
 """Debian's packages for making the Debian package, each with a program of it."""
 
@@ -54,8 +56,18 @@ def main(candidate: str | None, *, with_image: bool, snapshot: bool) -> None:
         for architecture in MACHINES if with_image else ():
             add_image(architecture, snapshot_of(source.epoch) if snapshot else "", again)
         add_checksums(TARGET)
+        write_notes(source.directory / CHANGELOG.name)
     for path in sorted(TARGET.iterdir()):
         click.echo(f"{path.stat().st_size:>11,}  {path.relative_to(CHECKOUT)}")
+
+
+def write_notes(changelog: Path) -> None:
+    """Write the notes of the release, if the changelog has a section for this version."""
+    NOTES.parent.mkdir(exist_ok=True)
+    try:
+        NOTES.write_text(notes(changelog.read_text(), __version__))
+    except ValueError as error:
+        click.echo(f"no notes: {error}", err=True)
 
 
 def snapshot_of(epoch: int) -> str:

@@ -19,8 +19,6 @@ class ArtifactSource(NamedTuple):
     directory: Path
     epoch: int
     """The time of the commit, in seconds since the epoch.  Each file in an artefact has it."""
-    author: str
-    """The author of the commit, with the address."""
 
     @property
     def environment(self) -> dict[str, str]:
@@ -37,8 +35,7 @@ def exported(commit: str = "HEAD") -> Iterator[ArtifactSource]:
     """
     with TemporaryDirectory(prefix="nftproxy-source-") as name:
         subprocess.run(["tar", "-x", "-C", name], check=True, input=_git("archive", "--format=tar", commit))
-        epoch, author = _git("log", "-1", "--format=%ct%n%an <%ae>", commit).decode().splitlines()
-        yield ArtifactSource(Path(name), int(epoch), author)
+        yield ArtifactSource(Path(name), int(_git("log", "-1", "--format=%ct", commit)))
 
 
 def uncommitted() -> str:

@@ -13,7 +13,11 @@ from tests.test_stability import NEXT, stable, updated
 from tools.release.artifact_source import CHECKOUT
 
 CHANGELOG = CHECKOUT / "CHANGELOG.md"
-WITH_IMAGE = (*sorted((CHECKOUT / "examples" / "deploy").iterdir()), CHECKOUT / "docs" / "first-steps.md")
+WITH_IMAGE = (
+    *sorted((CHECKOUT / "examples" / "deploy").iterdir()),
+    CHECKOUT / "docs" / "first-steps.md",
+    CHECKOUT / "README.md",
+)
 """Files that name the image with its version."""
 UNRELEASED = "## [Unreleased]\n"
 
@@ -22,12 +26,12 @@ def prepare(version: str) -> None:
     """Write the version into all files that have it, and commit them.
 
     Raises:
-        ValueError: it is no version, or is released already, or the changelog has nothing about it.
+        ValueError: it is no version, or has a tag, or the changelog has nothing about it.
     """
     if not re.fullmatch(r"\d+\.\d+\.\d+", version):
         raise ValueError(f"{version!r} is not a version such as 0.2.0")
-    if version in released(CHANGELOG.read_text()):
-        raise ValueError(f"CHANGELOG.md says that {version} is released")
+    if _git("tag", "--list", f"v{version}"):
+        raise ValueError(f"{version} has a tag")
     today = datetime.datetime.now(datetime.UTC).date()
     CHANGELOG.write_text(with_section(CHANGELOG.read_text(), version, today.isoformat()))
     STABLE.write_text(with_version(updated(STABLE.read_text(), stable()), version))
@@ -35,7 +39,8 @@ def prepare(version: str) -> None:
         f'"""The version of this package.  The build reads it here."""\n\n__version__ = "{version}"\n'
     )
     for path in WITH_IMAGE:
-        path.write_text(path.read_text().replace(f"nftproxy:{__version__}", f"nftproxy:{version}"))
+        text = path.read_text().replace(f"nftproxy:{__version__}", f"nftproxy:{version}")
+        path.write_text(text.replace(f"image.version={__version__}", f"image.version={version}"))
     keep(version)
     _git("add", "--all")
     _git("commit", "--quiet", "--message", f"Release {version}")
@@ -47,15 +52,30 @@ def released(changelog: str) -> list[str]:
 
 
 def with_section(changelog: str, version: str, date: str) -> str:
-    """Return the changelog with its unreleased changes under a version.
+    """Return the changelog with its unreleased changes under a version.  An earlier candidate's section joins them.
 
     Raises:
         ValueError: there are none.
     """
+    changelog = re.sub(rf"^{re.escape(f'## [{version}] - ')}.*\n\n", "", changelog, flags=re.MULTILINE)
     before, heading, after = changelog.partition(UNRELEASED)
     if not heading or not after.partition("\n## [")[0].strip():
         raise ValueError("CHANGELOG.md has nothing under [Unreleased]")
     return f"{before}{UNRELEASED}\n## [{version}] - {date}\n{after}"
+
+
+def notes(changelog: str, version: str) -> str:
+    """Return the text of a version's section, which the release on the forge has for notes.
+
+    Raises:
+        ValueError: there is no such section.
+    """
+    found = re.search(
+        rf"^## \[{re.escape(version)}\] - [^\n]*\n(.*?)(?=^## \[|\Z)", changelog, re.MULTILINE | re.DOTALL
+    )
+    if not found:
+        raise ValueError(f"CHANGELOG.md has no section for {version}")
+    return found[1].strip() + "\n"
 
 
 def with_version(names: str, version: str) -> str:
@@ -63,5 +83,6 @@ def with_version(names: str, version: str) -> str:
     return re.sub(f"^{NEXT} ", f"{version} ", names, flags=re.MULTILINE)
 
 
-def _git(*arguments: str) -> None:
-    subprocess.run(["git", "-C", CHECKOUT, *arguments], check=True)
+def _git(*arguments: str) -> str:
+    command = ["git", "-C", str(CHECKOUT), *arguments]
+    return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout

@@ -14,6 +14,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from tools.image.wheels import of_debian, run_pip
+from tools.project import MAINTAINER, URL
 from tools.release.artifact_source import ArtifactSource
 
 FILES = Path(__file__).with_name("debian")
@@ -68,11 +69,11 @@ def _install(source: ArtifactSource, wheel: Path, architecture: str, tree: Path)
 def _describe(source: ArtifactSource, version: str, debian: Path) -> None:
     """Write the files of debian/ that depend on the version."""
     control = debian / "control"
-    control.write_text(control.read_text().replace("@MAINTAINER@", source.author))
+    control.write_text(control.read_text().replace("@MAINTAINER@", MAINTAINER).replace("@HOMEPAGE@", URL))
     date = formatdate(source.epoch)
     (debian / "changelog").write_text(
         f"nftproxy ({version}-1) trixie; urgency=medium\n\n  * Version {version}, see CHANGELOG.md.\n\n"
-        f" -- {source.author}  {date}\n"
+        f" -- {MAINTAINER}  {date}\n"
     )
     unit = (source.directory / "examples/deploy/nftproxy.service").read_text()
     unit = unit.replace("/opt/nftproxy/bin/nftproxy", "/usr/sbin/nftproxy").replace(OF_AN_ENVIRONMENT, "")

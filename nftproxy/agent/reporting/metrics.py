@@ -155,7 +155,9 @@ GAUGES = (
     Metric("nftproxy_forwarding", "1 if the node forwards packets, for each family with Services"),
     Metric("nftproxy_conntrack_entries", "Entries of connection tracking", ()),
     Metric("nftproxy_conntrack_limit", "The most entries of connection tracking", ()),
-    Metric("nftproxy_build_info", "Always 1, with the versions as labels", ("version", "libnftables", "kernel")),
+    Metric(
+        "nftproxy_build_info", "Always 1, with the versions as labels", ("version", "libnftables", "kernel", "commit")
+    ),
 )
 
 HISTOGRAMS = (

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from nftproxy import __version__
 from tests.conftest import CHECKOUT
 from tests.support.own_versions import DIRECTORY
 from tests.test_stability import FILE as STABLE
@@ -17,7 +18,7 @@ from tools.image.build import ARCHIVES
 from tools.image.wheels import PYTHON
 from tools.release.__main__ import differing, snapshot_of
 from tools.release.artifacts import archived, components
-from tools.release.candidate import CHANGELOG, released, with_section, with_version
+from tools.release.candidate import CHANGELOG, notes, released, with_section, with_version
 from tools.release.deb_package import FILES
 
 CHANGES = "# Changelog\n\n## [Unreleased]\n\n### Added\n\n- A thing.\n\n## [0.1.0] - 2026-01-01\n\nThe first.\n"
@@ -69,6 +70,32 @@ def test_a_release_without_changes_is_refused() -> None:
     """Without a word about it in the changelog there is no version."""
     with pytest.raises(ValueError, match="nothing under"):
         with_section(with_section(CHANGES, "0.2.0", "2026-02-02"), "0.3.0", "2026-03-03")
+
+
+def test_a_candidate_may_be_made_again() -> None:
+    """Changes after a candidate join its section, which gets the new date."""
+    changed = CHANGES.replace("- A thing.", "- Another.").replace(
+        "[0.1.0] - 2026-01-01\n\n", "[0.1.0] - 2026-01-01\n\n- A thing.\n\n"
+    )
+    made = with_section(changed, "0.1.0", "2026-02-02")
+    assert made == (
+        "# Changelog\n\n## [Unreleased]\n\n## [0.1.0] - 2026-02-02\n\n"
+        "### Added\n\n- Another.\n\n- A thing.\n\nThe first.\n"
+    )
+
+
+def test_notes_are_the_section_of_the_version() -> None:
+    """The release on the forge has the words of the changelog, and without them there is none."""
+    made = with_section(CHANGES, "0.2.0", "2026-02-02")
+    assert notes(made, "0.2.0") == "### Added\n\n- A thing.\n"
+    assert notes(made, "0.1.0") == "The first.\n"
+    with pytest.raises(ValueError, match=r"no section for 0\.3\.0"):
+        notes(made, "0.3.0")
+
+
+def test_the_version_of_the_package_has_its_notes() -> None:
+    """CHANGELOG.md has a section for this version."""
+    assert notes(CHANGELOG.read_text(), __version__)
 
 
 def test_a_release_gives_names_its_version() -> None:
