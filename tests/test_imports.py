@@ -42,7 +42,7 @@ MAY_IMPORT = {
     "agent": "build logs api config policy rules pipeline explanation sources kernel",
     "trace": "rules explanation kernel",
     "extensions": "logs policy rules pipeline explanation sources kernel agent netlink",
-    "fleet": "api",
+    "fleet": "api explanation agent",
     "commands": (
         "build logs api config deploy rules pipeline explanation doctor sources kernel agent trace fleet library "
         "templates_dir"
@@ -72,9 +72,12 @@ PURE_ELSEWHERE = frozenset(
         "agent/sync/inbox",
         "agent/sync/quarantine",
         "agent/sync/turns",
+        "agent/socket/answers",
         "fleet/cluster_status",
         "fleet/inventory",
+        "fleet/merged_rows",
         "fleet/node_answers",
+        "fleet/outlooks",
     }
 )
 PURE_MAY_IMPORT = frozenset(

@@ -13,6 +13,13 @@ import msgspec
 from nftproxy.commands.agent_client import LIVE, AgentClient
 from nftproxy.commands.articles import print_article
 from nftproxy.commands.offline import OFFLINE_IF_ANY, OFFLINE_ONLY, PATHS_IF_ANY, offline_cluster, refuse_given
+from nftproxy.commands.other_nodes import (
+    FLEET_PARAMETERS,
+    NODES_WITHOUT_NAMES,
+    NodesAsked,
+    nodes_asked,
+    report_failures,
+)
 from nftproxy.commands.output import json_text
 from nftproxy.explanation.answer import Explanation
 from nftproxy.explanation.expected import missing_chains, with_kernel
@@ -25,6 +32,7 @@ from nftproxy.kernel.nfnetlink.table_copy import read_other_tables, read_table
 from nftproxy.kernel.others.xtables import legacy_tables
 from nftproxy.library import Cluster
 from nftproxy.model.addresses import Family
+from nftproxy.model.texts import printable
 from nftproxy.trace.text import text as trace_text
 from nftproxy.trace.tracing import OTHERS, ROUTES, Trace, trace_beside, trace_plan
 
@@ -54,6 +62,7 @@ class Traced(msgspec.Struct, frozen=True):
 @click.argument("to", metavar="TO", is_eager=True, callback=print_article)
 @PATHS_IF_ANY
 @OFFLINE_IF_ANY
+@NODES_WITHOUT_NAMES
 @LIVE
 @click.option("--from", "source", metavar="SOURCE", help="An address, pod/NAMESPACE/NAME, node or outside.")
 @click.option(
@@ -81,6 +90,8 @@ def explain_command(
     TO is ADDRESS:PORT (an IPv6 address in brackets), svc/NAMESPACE/NAME, svc/NAMESPACE/NAME:PORT with a port's name or
     number, or node:PORT.  A port may be followed by /UDP or /SCTP.  PATHS are manifests, as for render, seen from the
     node that --node names.  Without PATHS the agent of this node answers, and compares the answer with its kernel.
+    With --all-nodes, --node or -l, and without PATHS, the agents of these nodes answer.  Nodes that agree are a single
+    answer.
 
     With --trace packets go through a throw-away copy of the rules.  The exit status is 1 if the outcome differs from
     the explanation.  With --kernel, and without PATHS, it is a copy of this kernel's rules, otherwise of the rules of
@@ -92,6 +103,11 @@ def explain_command(
     if wants_picture and (wants_trace or output != "text"):
         raise click.UsageError("--svg is an output of its own, without --trace and --output")
     question = Question(parse_to(to), parse_source(source) if source else None)
+    fleet = {name: options.pop(name) for name in FLEET_PARAMETERS}
+    names = (options["node"],) if options["node"] and not paths else ()
+    if asked := nodes_asked(nodes=names, agent_socket=agent_socket, timeout=timeout, **fleet):
+        refuse_given(("paths", "kernel", "wants_trace", "wants_picture", *OFFLINE_ONLY), "is for a single node")
+        sys.exit(_of_nodes(asked, to, source, output))
     if paths:
         if not options["node"]:
             raise click.UsageError("with PATHS give --node NAME, too: the node that the rules are for")
@@ -99,12 +115,32 @@ def explain_command(
         explanation = _of_manifests(cluster, question, kernel)
         traced = _traced_manifests(cluster, question, kernel) if wants_trace else None
     else:
-        refuse_given(("node", *OFFLINE_ONLY), "needs PATHS: without PATHS the agent answers for its own node")
+        refuse_given(OFFLINE_ONLY, "needs PATHS: without PATHS the agent answers for its own node")
         agent = AgentClient(agent_socket, timeout)
-        asked = {"to": to, "from": source or ""}
-        explanation = agent.get(Explanation, "/v1/explain", **asked)
-        traced = _traced_kernel(agent.get(Plan, "/v1/packets", **asked), Family) if wants_trace else None
+        query = {"to": to, "from": source or ""}
+        explanation = agent.get(Explanation, "/v1/explain", **query)
+        traced = _traced_kernel(agent.get(Plan, "/v1/packets", **query), Family) if wants_trace else None
     _show(explanation, traced, kernel or not paths, output, wants_picture=wants_picture)
+
+
+def _of_nodes(asked: NodesAsked, to: str, source: str | None, output: str) -> int:
+    """Print the merged answers of many nodes.
+
+    The exit status is 1 if a node gives no answer, or has a differing kernel, or doesn't know an object.
+    """
+    from nftproxy.fleet.outlooks import MergedExplanations
+
+    merged = MergedExplanations()
+    client = [f"--from={source}"] if source else []
+    outcomes = asked.answers(("nftproxy", "explain", to, "-o", "json", *client), merged.take)
+    title = f"{to}{f' from {source}' if source else ''}"
+    groups = merged.groups()
+    if output == "json":
+        click.echo(json_text({"to": to, "from": source or "", "groups": groups}))
+    elif groups:
+        click.echo("\n".join(map(printable, merged.text(title))))
+    is_complete = report_failures(outcomes)
+    return 0 if is_complete and all(each.is_well for each in groups) else 1
 
 
 def _of_manifests(cluster: Cluster, question: Question, kernel: bool) -> Explanation:

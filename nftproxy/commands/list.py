@@ -11,10 +11,11 @@ from typing import Any, NamedTuple
 
 import click
 
-from nftproxy.agent.socket.answers import End, ListingRow
+from nftproxy.agent.socket.answers import End, EndpointRow, ListingRow
 from nftproxy.api.selectors import parse_selector
 from nftproxy.commands.agent_client import LIVE, AgentClient
-from nftproxy.commands.output import age, items, json_text, table
+from nftproxy.commands.other_nodes import NODES_BESIDE_SELECTOR, NodesAsked, nodes_asked, report_failures
+from nftproxy.commands.output import MOST_ITEMS, age, items, json_text, table
 from nftproxy.model.addresses import host_port, port_text
 from nftproxy.model.texts import printable
 
@@ -31,6 +32,10 @@ class Listing(NamedTuple):
     columns: Cells
     wide: Cells = MappingProxyType({})
     name: Callable[[Any], str] = operator.attrgetter("key")
+
+
+def _used(row: EndpointRow) -> str:
+    return "yes" if row.is_used else "local" if row.is_used_locally else "no"
 
 
 LISTINGS: Mapping[str, Listing] = {
@@ -60,7 +65,7 @@ LISTINGS: Mapping[str, Listing] = {
             "PORT": lambda row: port_text(row.port, row.protocol),
             "ENDPOINT": lambda row: row.endpoint,
             "LOCAL": lambda row: "yes" if row.is_local else "no",
-            "USED": lambda row: "yes" if row.is_used else "local" if row.is_used_locally else "no",
+            "USED": _used,
             "POD": lambda row: row.pod.removeprefix(f"{row.namespace}/"),
         },
         {
@@ -85,6 +90,17 @@ LISTINGS: Mapping[str, Listing] = {
             "FAMILY": lambda row: row.family or "all",
             "WHY": lambda row: row.why,
         }
+    ),
+    "silent": Listing(
+        {
+            "SERVICE": lambda row: row.service,
+            "PORT": lambda row: port_text(row.port, row.protocol),
+            "ENDPOINT": lambda row: row.endpoint,
+            "USED": _used,
+            "POD": lambda row: row.pod.removeprefix(f"{row.namespace}/"),
+        },
+        {"WHY": lambda row: row.why},
+        lambda row: f"{row.key} {row.endpoint}",
     ),
     "affinity": Listing(
         {
@@ -122,6 +138,7 @@ ALIASES: Mapping[str, str] = {
 @click.option(
     "--limit", type=click.IntRange(1, 10_000), default=500, show_default=True, help="The most clients to list."
 )
+@NODES_BESIDE_SELECTOR
 @LIVE
 def list_command(
     what: str,
@@ -133,11 +150,15 @@ def list_command(
     limit: int,
     agent_socket: str,
     timeout: float,
+    **fleet: Any,
 ) -> None:
     """List Services, endpoints and clients of this node's agent.
 
-    WHAT is services (svc), endpoints (ep), conflicts about addresses and ports, quarantined Services, or affinity, the
-    clients that session affinity remembers.  NAME is the name of a Service, and the exit status is 1 if there is none.
+    WHAT is services (svc), endpoints (ep), conflicts about addresses and ports, quarantined Services, silent endpoints
+    that are left out, or affinity, the clients that session affinity remembers.  NAME is the name of a Service, and the
+    exit status is 1 if there is none.
+
+    With --all-nodes, --node or --node-selector it lists the rows of these nodes' agents.  Equal rows are a single row.
     """
     what = ALIASES.get(what, what)
     if names and all_namespaces:
@@ -145,6 +166,8 @@ def list_command(
     parse_selector(selector)  # raises if it is bad, agent or no agent
     scope = "" if all_namespaces else namespace
     query = {"namespace": scope, "selector": selector} | ({"limit": str(limit)} if what == "affinity" else {})
+    if asked := nodes_asked(agent_socket=agent_socket, timeout=timeout, **fleet):
+        sys.exit(_of_nodes(asked, what, names, query, output))
     listed, end = AgentClient(agent_socket, timeout).listing(what, **query)
     rows = [row for row in listed if not names or row.service in names]
     for line in _printed(rows, LISTINGS[what], output, end.caveat, with_namespace=all_namespaces):
@@ -158,6 +181,45 @@ def list_command(
         click.echo(remark, err=True)
     if absent:
         sys.exit(1)
+
+
+def _of_nodes(asked: NodesAsked, what: str, names: Sequence[str], query: Mapping[str, str], output: str | None) -> int:
+    """Print the merged rows of many nodes, and return the exit status: 1 if some node gives no answer."""
+    from nftproxy.fleet.merged_rows import MergedListing
+
+    listing, merged = LISTINGS[what], MergedListing(names)
+    scope = [f"--{name}={text}" for name, text in query.items() if text]
+    everywhere = [] if query["namespace"] else ["-A"]
+    outcomes = asked.answers(("nftproxy", "list", what, "-o", "json", *everywhere, *scope), merged.take)
+    rows = merged.rows()
+    if output == "json":
+        click.echo(json_text({"kind": "List", "items": rows}))
+    elif output == "name":
+        click.echo("".join(f"{name}\n" for name in dict.fromkeys(listing.name(each.row) for each in rows)), nl=False)
+    elif rows:
+        cells = _cells(listing, output, with_namespace=not query["namespace"])
+        cells = {name: cell for name, cell in cells.items() if name not in OF_A_NODE}
+        header = (*cells, "NODES")
+        lines = ((*(cell(each.row) for cell in cells.values()), _nodes(each.nodes, len(outcomes))) for each in rows)
+        click.echo("\n".join(table(header, lines)))
+    else:
+        click.echo("No resources found", err=True)
+    return 0 if report_failures(outcomes) else 1
+
+
+OF_A_NODE = frozenset({"LOCAL", "AGE"})
+"""Columns that a merged listing lacks: each node has another value, or prints it at another time."""
+
+
+def _nodes(nodes: Sequence[str], asked: int) -> str:
+    if len(nodes) == asked:
+        return "all"
+    return ",".join(nodes) if len(nodes) <= MOST_ITEMS else f"{len(nodes)} of {asked}"
+
+
+def _cells(listing: Listing, output: str | None, *, with_namespace: bool) -> Cells:
+    namespace: Cells = {"NAMESPACE": lambda row: row.namespace} if with_namespace else {}
+    return {**namespace, **listing.columns, **(listing.wide if output == "wide" else {})}
 
 
 def _absent(names: Sequence[str], rows: Sequence[ListingRow]) -> list[str]:
@@ -187,6 +249,5 @@ def _printed(
     elif output == "name":
         yield from dict.fromkeys(map(listing.name, rows))
     elif rows:
-        namespace: Cells = {"NAMESPACE": lambda row: row.namespace} if with_namespace else {}
-        cells = {**namespace, **listing.columns, **(listing.wide if output == "wide" else {})}
+        cells = _cells(listing, output, with_namespace=with_namespace)
         yield from table(tuple(cells), ([cell(row) for cell in cells.values()] for row in rows))

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
@@ -16,8 +16,10 @@ import click
 from nftproxy.commands.agent_client import PATIENCE
 from nftproxy.commands.options import Decorator, options
 from nftproxy.model.settings import AGENT_SOCKET
+from nftproxy.model.texts import printable
 
 if TYPE_CHECKING:
+    from nftproxy.fleet.merged_rows import NodeOutcome
     from nftproxy.fleet.node_answers import NodeAnswer
 
 T = TypeVar("T")
@@ -50,6 +52,10 @@ def _selector(*names: str) -> Decorator:
     return click.option(*names, "node_selector", default="", help=text, metavar="SELECTOR")
 
 
+FLEET_PARAMETERS = ("node_selector", "all_nodes", "kubeconfig", "context", "agent_namespace")
+"""The parameters of `NODES_WITHOUT_NAMES`, as `nodes_asked` takes them."""
+NODES_WITHOUT_NAMES = options(_selector("-l", "--node-selector"), _COMMON, _KUBECONFIG)
+"""The options of a command that has a --node of its own."""
 NODES = options(_NODE, _selector("-l", "--node-selector"), _COMMON, _KUBECONFIG)
 """The options of commands that can ask other nodes."""
 NODES_BESIDE_SELECTOR = options(_NODE, _selector("--node-selector"), _COMMON, _KUBECONFIG)
@@ -112,6 +118,19 @@ def nodes_asked(
             raise click.UsageError("--kubeconfig and --context need --node, --node-selector or --all-nodes")
         return None
     return NodesAsked(nodes, node_selector, kubeconfig, context, agent_namespace, agent_socket, timeout)
+
+
+def report_failures(outcomes: Sequence[NodeOutcome]) -> bool:
+    """Print to standard error which nodes give no answer, and which answers may be old.  Return whether all answer."""
+    from nftproxy.fleet.merged_rows import caveats, failures
+    from nftproxy.fleet.node_answers import named
+
+    silent = failures(outcomes)
+    for problem, nodes in silent:
+        click.echo(f"no answer from {named(nodes, len(outcomes))}: {printable(problem)}", err=True)
+    for caveat in caveats(outcomes):
+        click.echo(f"caveat: {printable(caveat)}", err=True)
+    return not silent
 
 
 @contextlib.contextmanager

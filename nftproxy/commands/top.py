@@ -11,12 +11,14 @@ import shutil
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import click
 
 from nftproxy.agent.socket.answers import ConnectionRow, Connections
 from nftproxy.agent.socket.connection_rows import largest, unnamed
 from nftproxy.commands.agent_client import LIVE, AgentClient, NoAnswer, NotReady
+from nftproxy.commands.other_nodes import NODES, NodesAsked, nodes_asked, report_failures
 from nftproxy.commands.output import json_text, table
 from nftproxy.extensions.least_connections.agent.connection_counts import active_connections
 from nftproxy.model.addresses import port_text
@@ -48,15 +50,22 @@ def _cells(row: ConnectionRow) -> Sequence[str]:
 @click.option(
     "--interval", type=click.FloatRange(0.1), default=2.0, show_default=True, help="Seconds between two tables."
 )
+@NODES
 @LIVE
-def top_command(namespace: str, output: str, once: bool, interval: float, agent_socket: str, timeout: float) -> None:
+def top_command(
+    namespace: str, output: str, once: bool, interval: float, agent_socket: str, timeout: float, **fleet: Any
+) -> None:
     """Show this node's connections by Service and endpoint.
 
     The rows with most connections come first.  On a terminal the table is refreshed until Ctrl-C.  A connection is
     active if conntrack has translated it and it hasn't ended.  For UDP that is as long as conntrack remembers it.
     UNANSWERED counts the connections to which the endpoint has sent nothing.  An endpoint that the Service doesn't have
     any more is marked as gone.
+
+    With --all-nodes, --node or -l it prints the sums of the connections of these nodes, once.
     """
+    if asked := nodes_asked(agent_socket=agent_socket, timeout=timeout, **fleet):
+        sys.exit(_of_nodes(asked, namespace, output))
     tops = _tops(AgentClient(agent_socket, timeout), namespace)
     if output == "json":
         click.echo(json_text(next(tops)))
@@ -67,6 +76,18 @@ def top_command(namespace: str, output: str, once: bool, interval: float, agent_
             for top in tops:
                 _draw(top)
                 time.sleep(interval)
+
+
+def _of_nodes(asked: NodesAsked, namespace: str, output: str) -> int:
+    """Print the sums of the connections of many nodes, and return the exit status: 1 if some node gives no answer."""
+    from nftproxy.fleet.merged_rows import MergedConnections
+
+    merged = MergedConnections()
+    scope = [f"--namespace={namespace}"] if namespace else []
+    outcomes = asked.answers(("nftproxy", "top", "-o", "json", *scope), merged.take)
+    sums = merged.sums()
+    click.echo(json_text(sums) if output == "json" else "\n".join(lines_of(sums)))
+    return 0 if report_failures(outcomes) else 1
 
 
 def _tops(agent: AgentClient, namespace: str) -> Iterator[Connections]:

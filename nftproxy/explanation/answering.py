@@ -45,6 +45,9 @@ NAMES_TO_COMPARE = 200
 MAX_PLACES = 100
 """The most places of an answer: a Service may have 10,000 (policy/limits.py), too many to read."""
 
+HAIRPIN = "a pod of this node that reaches itself is masqueraded, or it would not recognise its own answer"
+"""The note about a place with an endpoint on the node, so about some nodes and not about others."""
+
 
 def explain(pipeline: Pipeline, question: Question, pods: Pods = NO_PODS) -> Explanation:
     """Explain the connections that a question is about, on the pipeline's node.
@@ -276,7 +279,7 @@ def _hairpin(served: Served, asking: Sequence[Client], cases: Sequence[Case]) ->
         client.kind for client, case in zip(asking, cases, strict=True) if not (client.is_one or case.is_masqueraded)
     }
     if served.facts.hairpins and SourceKind.POD in kept:
-        yield "a pod of this node that reaches itself is masqueraded, or it would not recognise its own answer"
+        yield HAIRPIN
 
 
 _FAILOVER = {

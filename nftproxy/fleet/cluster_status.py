@@ -11,7 +11,7 @@ import msgspec
 from nftproxy.fleet.node_answers import Agreements, NodeAnswer, count_of, named, one_of
 
 OUT_OF_TOUCH = 3
-"""The exit status if changes of the cluster don't reach some healthy agent, as of `nftproxy status`."""
+"""The exit status if a node needs attention that isn't the agent's own fault, as of `nftproxy status`."""
 
 
 class NodeState(Enum):
@@ -21,6 +21,7 @@ class NodeState(Enum):
     NO_AGENT = "NoAgent"  # no agent's pod, and no pod of kube-proxy
     UNHEALTHY = "NotHealthy"
     OUT_OF_TOUCH = "OutOfTouch"  # healthy, and changes of the cluster don't reach the agent
+    LEAVING = "Leaving"  # healthy, and the node is being removed, or isn't known
     WARNINGS = "Warnings"  # healthy, with warnings
     KUBE_PROXY = "KubeProxy"  # no agent's pod, but a pod of kube-proxy
     WELL = "Well"
@@ -30,6 +31,7 @@ _WORDS = {
     NodeState.WELL: ("well", "well"),
     NodeState.WARNINGS: ("with warnings", "with warnings"),
     NodeState.OUT_OF_TOUCH: ("out of touch", "out of touch"),
+    NodeState.LEAVING: ("leaving", "leaving"),
     NodeState.UNHEALTHY: ("not healthy", "not healthy"),
     NodeState.NO_ANSWER: ("doesn't answer", "don't answer"),
     NodeState.NO_AGENT: ("without an agent", "without an agent"),
@@ -50,6 +52,7 @@ class _Agent(msgspec.Struct, rename="camel"):
     caveat: str = ""
     versions: _Versions = _Versions()
     configuration: str = ""
+    is_eligible: bool = True
 
 
 class _Report(msgspec.Struct, rename="camel"):
@@ -100,6 +103,7 @@ def node_status(answer: NodeAnswer) -> StatusOfNode:
 
 def _of_agent(known: StatusOfNode, is_healthy: bool, agent: _Agent, output: bytes) -> StatusOfNode:
     state = NodeState.WARNINGS if agent.warnings else NodeState.WELL
+    state = state if agent.is_eligible else NodeState.LEAVING
     state = NodeState.OUT_OF_TOUCH if agent.caveat else state
     state = state if is_healthy else NodeState.UNHEALTHY
     return msgspec.structs.replace(
@@ -123,11 +127,11 @@ def cluster_status(nodes: Iterable[StatusOfNode]) -> ClusterStatus:
 
 
 def exit_status(found: ClusterStatus) -> int:
-    """Return the worst exit status of all nodes: 1 for a fault, 3 for an agent that is out of touch, else 0."""
+    """Return the worst exit status of all nodes, as of `nftproxy status` there.  A node without an agent is a fault."""
     states = {each.state for each in found.nodes}
     if states & _FAULTY:
         return 1
-    return OUT_OF_TOUCH if NodeState.OUT_OF_TOUCH in states else 0
+    return OUT_OF_TOUCH if states & {NodeState.OUT_OF_TOUCH, NodeState.LEAVING} else 0
 
 
 def remarks(found: ClusterStatus) -> Iterator[str]:

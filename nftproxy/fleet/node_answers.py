@@ -74,7 +74,7 @@ def count_of(number: int) -> str:
 def named(nodes: Sequence[str], total: int) -> str:
     """Return nodes in words, with `total` nodes in question: "all 300 nodes", "node-a, node-b and 4 more"."""
     if len(nodes) == total and total > 1:
-        return f"all {total} nodes"
+        return "both nodes" if total == 2 else f"all {total} nodes"
     return first_of(nodes)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -103,11 +104,21 @@ def test_wide_has_each_node(cluster: FleetOfAgents) -> None:
     ]
 
 
-def test_out_of_touch_alone_is_exit_status_3(cluster: FleetOfAgents) -> None:
-    """The exit status is 3 if the worst node is healthy and out of touch."""
+@pytest.mark.parametrize(
+    ("changes", "state"),
+    [
+        ({"warnings": (OUT_OF_TOUCH,), "caveat": OUT_OF_TOUCH}, "OutOfTouch"),
+        ({"is_eligible": False, "why_not": ("the cluster autoscaler is about to remove the node",)}, "Leaving"),
+    ],
+)
+def test_a_healthy_node_that_needs_attention_is_exit_status_3(
+    cluster: FleetOfAgents, changes: dict[str, Any], state: str
+) -> None:
+    """The exit status is 3 if the worst node is healthy and out of touch, or is being removed."""
     cluster.add("node-a", status_of("node-a"))
-    cluster.add("node-b", status_of("node-b", warnings=(OUT_OF_TOUCH,), caveat=OUT_OF_TOUCH))
-    assert cluster.nftproxy("status", "--all-nodes").status == 3
+    cluster.add("node-b", status_of("node-b", **changes))
+    done = cluster.nftproxy("status", "--all-nodes")
+    assert (done.status, done.out.splitlines()[-1].split()[:2]) == (3, ["node-b", state])
 
 
 def test_json_has_each_nodes_own_answer(cluster: FleetOfAgents) -> None:

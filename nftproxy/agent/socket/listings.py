@@ -80,7 +80,20 @@ def quarantined(pipeline: Pipeline, scope: ListingScope) -> Iterator[ListingRow 
         yield None
 
 
-LISTINGS = {"services": services, "endpoints": endpoints, "conflicts": conflicts, "quarantined": quarantined}
+def silent(pipeline: Pipeline, scope: ListingScope) -> Iterator[ListingRow | None]:
+    """Yield a row for each endpoint that doesn't answer this node, of Services that leave such endpoints out."""
+    for service in _services(pipeline, scope):
+        is_asked = service is not None and service.key in pipeline.state.watched
+        yield from _endpoint_rows(pipeline, service, only_silent=True) if service and is_asked else (None,)
+
+
+LISTINGS = {
+    "services": services,
+    "endpoints": endpoints,
+    "conflicts": conflicts,
+    "quarantined": quarantined,
+    "silent": silent,
+}
 """The listings that the agent makes from memory."""
 
 
@@ -247,11 +260,13 @@ def _counts(judged: Iterable[JudgedPort]) -> tuple[int, int, int]:
     return len(used | local), len(local), len(known)
 
 
-def _endpoint_rows(pipeline: Pipeline, service: Service) -> Iterator[ListingRow | None]:
+def _endpoint_rows(pipeline: Pipeline, service: Service, *, only_silent: bool = False) -> Iterator[ListingRow | None]:
     names = pipeline.state.pod_names(service.key)
     for _, port, choice, reached in _judged_ports(pipeline, service):
         for verdict in choice.verdicts:
             candidate = verdict.candidate
+            if only_silent and not (verdict.cluster.is_silence or verdict.local.is_silence):
+                continue
             yield EndpointRow(
                 namespace=service.key.namespace,
                 service=service.key.name,

@@ -18,8 +18,8 @@ from nftproxy.commands.list import LISTINGS
 from nftproxy.explanation.answer import Explanation
 from nftproxy.model.addresses import Address, Family
 from nftproxy.model.errors import BadInput
-from nftproxy.model.events import Put, Removed
-from nftproxy.model.objects import ClusterObject, ObjectKey, Service
+from nftproxy.model.events import Put, Removed, SilentPlaces
+from nftproxy.model.objects import ClusterObject, ObjectKey, Place, Service
 from nftproxy.model.settings import ExternalAddresses, FastPath, Ping
 from nftproxy.pipeline import Pipeline
 from nftproxy.sources.activity import ResourceActivity
@@ -296,6 +296,19 @@ def test_endpoints_have_the_names_of_their_pods() -> None:
     )
     rows = asyncio.run(lines(queries.query_handlers(knowing(made))["/v1/endpoints"]({})))
     assert [row.pod for row in rows if isinstance(row, EndpointRow)] == ["shop/web-1", ""]
+
+
+def test_silent_endpoints_are_listed() -> None:
+    """The endpoints that don't answer the node are listed, even if they stay in use, for Services that ask for it."""
+    ends = [HERE, AWAY, "10.1.1.5@node-b"]
+    made = pipeline(
+        service("shop/web", annotations={"failover": "silent"}), slice_of(endpoints=ends),
+        service("shop/api", cluster_ips=["10.96.0.11"]), slice_of("shop/api", endpoints=ends),
+    )  # fmt: skip
+    made.ingest([Put(SilentPlaces(tuple(Place(Address(f"10.1.1.{n}"), 8080) for n in (4, 5))))])
+    rows = asyncio.run(lines(queries.query_handlers(knowing(made))["/v1/silent"]({})))
+    found = [(row.service, row.endpoint, row.is_used) for row in rows if isinstance(row, EndpointRow)]
+    assert found == [("web", "10.1.1.4:8080", False), ("web", "10.1.1.5:8080", True)]
 
 
 @pytest.mark.parametrize(("damaged", "is_damaged"), [(0, False), (1, False), (99, True)])

@@ -1,0 +1,197 @@
+"""`list`, `top` and `explain` with --all-nodes, with agents' pods behind an API server."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+from nftproxy_conformance.apiserver import ApiServer
+
+from nftproxy.agent.socket.answers import ConflictRow, ConnectionRow, Connections, EndpointRow, ListingRow
+from nftproxy.fleet import merged_rows
+from tests.support.command import nftproxy
+from tests.support.fleet import FleetOfAgents, RunCommand, answering
+
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[FleetOfAgents]:
+    """A cluster without nodes."""
+    with ApiServer() as server:
+        yield FleetOfAgents(server, tmp_path)
+
+
+def listing(*rows: ListingRow, caveat: str = "") -> RunCommand:
+    """The output of `nftproxy list -o json`."""
+    return answering({"kind": "List", "caveat": caveat, "items": rows})
+
+
+def conflict(service: str, holder: str) -> ConflictRow:
+    """A conflict about an address."""
+    return ConflictRow("shop", service, "http", "203.0.113.1:80/TCP", "taken", holder)
+
+
+def endpoint(address: str, *, is_local: bool, why: str = "ready") -> EndpointRow:
+    """An endpoint of the Service shop/web."""
+    return EndpointRow(
+        "shop", "web", "http", 80, "TCP", address, 8080, is_local, why == "ready", why, False, "", f"shop/{address}"
+    )
+
+
+def test_equal_rows_are_a_row(cluster: FleetOfAgents) -> None:
+    """A row that all nodes have is on all, and any other row names its nodes."""
+    cluster.add("node-a", listing(conflict("web", "shop/api"), conflict("mail", "")))
+    cluster.add("node-b", listing(conflict("web", "shop/api")))
+    done = cluster.nftproxy("list", "conflicts", "-A", "--all-nodes")
+    assert done.status == 0
+    assert done.out.splitlines() == [
+        "NAMESPACE   SERVICE   PORT-NAME   LACKS                HOLDER     NODES",
+        "shop        mail      http        203.0.113.1:80/TCP   <none>     node-a",
+        "shop        web       http        203.0.113.1:80/TCP   shop/api   all",
+    ]
+    assert {each.command for each in cluster.asked} == {("nftproxy", "list", "conflicts", "-o", "json", "-A")}
+
+
+def test_silent_endpoints_name_the_nodes_that_get_no_answer(cluster: FleetOfAgents) -> None:
+    """An endpoint that two of three nodes leave out is a row with these nodes, although it is on one of them."""
+    silent = "left out, as it doesn't answer this node, or refuses its connections"
+    cluster.add("node-a", listing())
+    cluster.add("node-b", listing(endpoint("10.1.1.4", is_local=True, why=silent)))
+    cluster.add("node-c", listing(endpoint("10.1.1.4", is_local=False, why=silent)))
+    done = cluster.nftproxy("list", "silent", "-n", "shop", "--all-nodes")
+    assert done.out.splitlines() == [
+        "SERVICE   PORT     ENDPOINT        USED   POD        NODES",
+        "web       80/TCP   10.1.1.4:8080   no     10.1.1.4   node-b,node-c",
+    ]
+
+
+def test_many_nodes_are_a_number(cluster: FleetOfAgents) -> None:
+    """A row of more than three nodes, but not of all, has their number.  JSON has their names."""
+    for number in range(5):
+        cluster.add(f"node-{number}", listing(*([conflict("web", "")] if number else [])))
+    done = cluster.nftproxy("list", "conflicts", "-n", "shop", "--all-nodes")
+    assert done.out.splitlines()[1].split()[-3:] == ["4", "of", "5"]
+    found = json.loads(cluster.nftproxy("list", "conflicts", "-n", "shop", "--all-nodes", "-o", "json").out)
+    assert [each["nodes"] for each in found["items"]] == [["node-1", "node-2", "node-3", "node-4"]]
+    assert found["items"][0]["row"]["kind"] == "Conflict"
+
+
+def test_nodes_without_an_answer_are_named(cluster: FleetOfAgents) -> None:
+    """The rows of the others are printed, and the exit status is 1.  An answer that may be old has a caveat."""
+    cluster.add("node-a", listing(conflict("web", ""), caveat="NFT509: old"))
+    cluster.add("node-b", answering(b"", 1, "error: NFT023: no agent answers at /run/nftproxy/agent.sock"))
+    done = cluster.nftproxy("list", "conflicts", "-n", "shop", "--all-nodes")
+    assert (done.status, len(done.out.splitlines())) == (1, 2)
+    assert done.err.splitlines() == [
+        "no answer from node-b: error: NFT023: no agent answers at /run/nftproxy/agent.sock",
+        "caveat: node-a: NFT509: old",
+    ]
+
+
+def test_connections_are_added_up(cluster: FleetOfAgents, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The connections of a Service port to an endpoint are the sum of all nodes', the largest first."""
+    web = ConnectionRow("shop/web", "80", "TCP", "10.1.0.4:8080", 2, 1)
+    api = ConnectionRow("shop/api", "80", "TCP", "10.1.0.5:8080", 3)
+    cluster.add("node-a", answering(Connections(5, 0, (api, web))))
+    cluster.add("node-b", answering(Connections(12, 10, (web,))))
+    done = cluster.nftproxy("top", "--all-nodes")
+    assert (done.status, done.out.splitlines()) == (
+        0,
+        [
+            "SERVICE    PORT     ENDPOINT        CONNECTIONS   UNANSWERED",
+            "shop/web   80/TCP   10.1.0.4:8080   4             2",
+            "shop/api   80/TCP   10.1.0.5:8080   3             0",
+            "and 10 more",
+        ],
+    )
+    monkeypatch.setattr(merged_rows, "MOST_KEYS", 1)
+    done = cluster.nftproxy("top", "--node", "node-a", "-o", "json")
+    assert (json.loads(done.out)["connections"], json.loads(done.out)["others"]) == (5, 2)
+
+
+def explained(example: str, node_name: str, to: str, *options: str) -> RunCommand:
+    """The output of `nftproxy explain -o json` for a node of an example."""
+    directory = EXAMPLES / example
+    given = (to, directory / "manifests", "--config", directory / "config.yaml", "--node", node_name)
+    return answering(nftproxy("explain", *given, "-o", "json", *options).out.encode())
+
+
+def test_nodes_that_agree_are_an_answer(cluster: FleetOfAgents) -> None:
+    """Nodes whose connections have the same outcome are one answer, without what differs on each node."""
+    for name in ("node-a", "node-b", "node-c"):
+        cluster.add(name, explained("cluster-ip", name, "svc/shop/web"))
+    done = cluster.nftproxy("explain", "svc/shop/web", "--all-nodes")
+    assert done.status == 0
+    assert done.out.splitlines() == [
+        "svc/shop/web, on 3 nodes",
+        "",
+        "all 3 nodes:",
+        "  10.96.0.10:80/TCP: ClusterIP of Service shop/web:http",
+        "    from anywhere: translated: to one of 3 endpoints, drawn at random",
+        "      33.3 % each: 10.1.0.4:8080 shop/web-1, 10.1.1.4:8080 shop/web-2, 10.1.2.4:8080 shop/web-3",
+        "      none: 10.1.2.5:8080 shop/web-4: not ready",
+    ]
+
+
+def lines_of(cluster: FleetOfAgents, *arguments: str) -> Sequence[str]:
+    """The lines of an explanation."""
+    return cluster.nftproxy("explain", *arguments, "--all-nodes").out.splitlines()
+
+
+def test_nodes_that_differ_are_shown_with_their_difference(cluster: FleetOfAgents) -> None:
+    """The answer of most nodes comes first and whole, and of any other node the lines that differ."""
+    for name in ("node-a", "node-b", "node-c"):
+        cluster.add(name, explained("topology", name, "svc/shop/web"))
+    assert lines_of(cluster, "svc/shop/web") == [
+        "svc/shop/web, on 3 nodes, which give 2 different answers",
+        "",
+        "2 nodes (node-b, node-c):",
+        "  10.96.0.10:80/TCP: ClusterIP of Service shop/web:http",
+        "    note: NFT308: all endpoints are used in spite of trafficDistribution PreferSameZone: this node's zone is "
+        "not known",
+        "    from anywhere: translated: to one of 3 endpoints, drawn at random",
+        "      33.3 % each: 10.1.0.4:8080 shop/web-1, 10.1.1.4:8080 shop/web-2, 10.1.2.4:8080 shop/web-3",
+        "",
+        "node-a:",
+        "  10.96.0.10:80/TCP: ClusterIP of Service shop/web:http",
+        "    from anywhere: translated: to one of 2 endpoints, drawn at random",
+        "      50.0 % each: 10.1.0.4:8080 shop/web-1, 10.1.1.4:8080 shop/web-2",
+        "      none: 10.1.2.4:8080 shop/web-3: every ready endpoint has zone hints, and its own do not name this "
+        "node's zone",
+    ]
+
+
+def test_a_kernel_that_differs_is_a_fault(cluster: FleetOfAgents) -> None:
+    """A node whose kernel lacks elements differs from the others, and the exit status is 1."""
+    cluster.add("node-a", explained("cluster-ip", "node-a", "svc/shop/web"))
+    found = json.loads(explained_text("cluster-ip", "node-b", "svc/shop/web"))
+    for each in found["places"][0]["expected"]:
+        each["is_held"] = each["container"] != "services"
+    cluster.add("node-b", answering(found))
+    done = cluster.nftproxy("explain", "svc/shop/web", "--all-nodes")
+    assert done.status == 1
+    assert done.out.splitlines()[-3:] == [
+        "node-b:",
+        "  10.96.0.10:80/TCP: ClusterIP of Service shop/web:http",
+        "    kernel: 1 element is missing or wrong, in services",
+    ]
+
+
+def explained_text(example: str, node_name: str, to: str) -> str:
+    """The same as text."""
+    directory = EXAMPLES / example
+    given = (to, directory / "manifests", "--config", directory / "config.yaml", "--node", node_name)
+    return nftproxy("explain", *given, "-o", "json").out
+
+
+def test_a_question_for_one_node(cluster: FleetOfAgents) -> None:
+    """--node without manifests asks the agent of that node, and passes the source on."""
+    cluster.add("node-a", explained("cluster-ip", "node-a", "10.96.0.10:80"))
+    done = cluster.nftproxy("explain", "10.96.0.10:80", "--from", "outside", "--node", "node-a")
+    assert done.out.splitlines()[0] == "10.96.0.10:80 from outside, on 1 node"
+    assert cluster.asked[0].command == ("nftproxy", "explain", "10.96.0.10:80", "-o", "json", "--from=outside")
+    done = cluster.nftproxy("explain", "10.96.0.10:80", "--node", "node-a", "--trace")
+    assert (done.status, "--trace is for a single node" in done.err) == (2, True)
