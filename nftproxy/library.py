@@ -25,14 +25,16 @@ from nftproxy.explanation.answer import Explanation
 from nftproxy.explanation.answering import explain as _explain
 from nftproxy.explanation.listing import review
 from nftproxy.explanation.question import Question, Source, To, parse_source, parse_to
+from nftproxy.installed import ALL_TEMPLATES, INSTALLED
 from nftproxy.model.addresses import Family
 from nftproxy.model.errors import Problem
 from nftproxy.model.mapping import Mapper, one_by_one
 from nftproxy.model.objects import Ignored
 from nftproxy.model.pods import Pods
-from nftproxy.model.settings import Capabilities, Config, Settings
+from nftproxy.model.settings import Capabilities, Config
 from nftproxy.pipeline import Pipeline
-from nftproxy.rules.renderer import TEMPLATE_NAMES, Renderer
+from nftproxy.policy.extension import Settings
+from nftproxy.rules.renderer import Renderer
 from nftproxy.sources.files import FileContents, Manifests, load_pods, merge
 from nftproxy.sources.files import load as load_files
 from nftproxy.templates_dir import template_texts
@@ -106,7 +108,7 @@ class Cluster:
         templates: Renderer | None = None,
         each: Mapper = one_by_one,
     ) -> None:
-        settings = Settings(configuration(config), capabilities)
+        settings = Settings(configuration(config), capabilities, INSTALLED)
         kinds = kinds_for(settings.config.service_proxy_name)
         self.manifests = objects if isinstance(objects, Manifests) else parsed(objects, kinds)
         self.pipeline = Pipeline(node, settings, templates or renderer(), families, each)
@@ -203,4 +205,4 @@ def renderer(directory: Path | None = None) -> Renderer:
     Raises:
         TemplateError: a template is missing, or doesn't parse.
     """
-    return Renderer(template_texts(TEMPLATE_NAMES, directory))
+    return Renderer(template_texts(ALL_TEMPLATES, directory))

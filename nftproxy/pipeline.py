@@ -18,16 +18,17 @@ from nftproxy.model.addresses import Family
 from nftproxy.model.events import Event
 from nftproxy.model.mapping import Mapper, one_by_one
 from nftproxy.model.objects import ObjectKey, Service
-from nftproxy.model.settings import Settings
 from nftproxy.model.stages import Stage
 from nftproxy.model.steps import Steps, finish
 from nftproxy.policy.choosing.choice import ChoiceCache
 from nftproxy.policy.compile import PortKey, compile_service, port_keys
+from nftproxy.policy.extension import Settings
 from nftproxy.policy.facts import TableFacts
 from nftproxy.policy.flows import Flows
-from nftproxy.policy.fronts import LostClaim, lost_claims
+from nftproxy.policy.fronts import LostClaim
 from nftproxy.policy.health_checks import HealthChecks
-from nftproxy.policy.skeleton import compile_fast_path, compile_table
+from nftproxy.policy.restrictions import lost_claims
+from nftproxy.policy.skeleton import compile_table
 from nftproxy.policy.state import ClusterState, Invalidation
 from nftproxy.rules.renderer import Renderer
 from nftproxy.rules.ruleset import EMPTY, Block, Generation, GenerationChange, Owner, Savepoint
@@ -70,12 +71,12 @@ class Pipeline:
         withheld: by family, the Services that contribute no rules, each with the reason, "" until it is known.
             agent/sync/quarantine.py decides which Services these are.
         choices: a cache of the choices for Services with many endpoints.
-        fast_path: the table of the fast path, None if it is off.
+        whole_tables: the tables that extensions load by themselves, by the extension's name.
         lap: a function that is called after each piece of work, with its stage.  A stopwatch can be put here.  Where
             another process has compiled and rendered a piece, the wait for it counts as rendering.
 
     Raises:
-        TemplateError: a template fails.
+        TemplateError: a template fails, or an extension's is missing.
     """
 
     def __init__(
@@ -94,8 +95,9 @@ class Pipeline:
         self.flows = Flows(settings, self.generations)
         self.gone_addresses = GoneAddresses(settings, self.generations)
         self._renderer = renderer
-        facts = compile_fast_path(settings.config)
-        self.fast_path = renderer.fast_path(facts) if facts else None
+        renderer.require(name for each in settings.extensions for name in each.templates)
+        whole = {each.name: each.whole_table(settings.config) for each in settings.extensions}
+        self.whole_tables = {name: renderer.whole_table(part) for name, part in whole.items() if part}
         self._compiled: dict[ObjectKey, Service] = {}
         self.choices = ChoiceCache()
         self.health_checks = HealthChecks()
@@ -386,8 +388,7 @@ class Pipeline:
         known = set(self.losses.pop(key, ()))
         service = self.state.services.get(key)
         if service is not None:
-            config = self.settings.config
-            lost = [lost for each in self.generations for lost in lost_claims(self.state, config, each, service)]
+            lost = [lost for each in self.generations for lost in lost_claims(self.state, self.settings, each, service)]
             if lost:
                 self.losses[key] = list(dict.fromkeys(lost))
                 self._new_losses += [each for each in self.losses[key] if each not in known]

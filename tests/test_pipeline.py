@@ -16,18 +16,19 @@ from nftproxy_conformance.strategies import quick
 from nftproxy_conformance.strategies.histories import clusters
 from nftproxy_conformance.strategies.objects import Given, all_settings
 
+from nftproxy.installed import INSTALLED
 from nftproxy.kernel.in_two import in_two
 from nftproxy.model.addresses import Family
 from nftproxy.model.errors import TemplateError
 from nftproxy.model.events import Event, Listed, Put, Removed
 from nftproxy.model.mapping import one_by_one
 from nftproxy.model.objects import EndpointSlice, ObjectKey, Service
-from nftproxy.model.settings import Settings
 from nftproxy.model.stages import Stage
 from nftproxy.model.steps import Steps
 from nftproxy.pipeline import MOST_CACHED, SKELETON, STEP, STEP_ELEMENTS, Pipeline
 from nftproxy.policy.choosing.choice import ChoiceCache
 from nftproxy.policy.compile import PortKey
+from nftproxy.policy.extension import Settings
 from nftproxy.policy.facts import PortFacts, TableFacts
 from nftproxy.policy.numbers import as_address
 from nftproxy.rules.renderer import TABLE_TEMPLATE, Renderer
@@ -225,7 +226,7 @@ def test_a_first_load_is_not_cached() -> None:
     few: list[Given] = [service(name, cluster_ips=[f"10.96.1.{at}"]) for at, name in enumerate(names)]
     crowd: list[Given] = [*slices_of(100, 100, names[0])]
     made = pipeline(*few, *crowd)
-    for each in (made, pieces_of(Settings(), few[:1] + crowd)[0]):
+    for each in (made, pieces_of(Settings(extensions=INSTALLED), few[:1] + crowd)[0]):
         assert len(each.choices.entries) == 0
     made.ingest([Put(slice_of(names[0], suffix="more"))])
     assert len(made.choices.entries) == 1
@@ -523,7 +524,7 @@ def test_hooks_come_last() -> None:
         service(f"shop/s{i}", cluster_ips=[f"10.97.{i >> 8}.{i & 255}"], annotations=limits.get(i, {}))
         for i in range(3 * STEP)
     ]
-    _, pieces = pieces_of(Settings(), [*many, slice_of(f"shop/s{STEP}")])
+    _, pieces = pieces_of(Settings(extensions=INSTALLED), [*many, slice_of(f"shop/s{STEP}")])
     assert len(pieces) == 5
     assert ["hook" in each.text for each in pieces] == [False] * 4 + [True]
     assert pieces[-1].text.count("jump screen comment") == 2
@@ -534,7 +535,7 @@ def test_a_large_service_is_a_piece_by_itself() -> None:
     """A piece ends after some thousands of elements, however few Services it has."""
     hosts = [f"10.{number >> 8}.{number & 255}.4" for number in range(256, 256 + STEP_ELEMENTS)]
     crowd = [service(f"shop/s{i}", cluster_ips=[f"10.97.0.{i}"]) for i in (1, 2)]
-    _, pieces = pieces_of(Settings(), [*crowd, *(slice_of(str(each.key), hosts) for each in crowd)])
+    _, pieces = pieces_of(Settings(extensions=INSTALLED), [*crowd, *(slice_of(str(each.key), hosts) for each in crowd)])
     assert sum(each.size().elements >= STEP_ELEMENTS for each in pieces) == 2
 
 
@@ -543,7 +544,9 @@ def test_two_processes_make_the_same_pieces(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
     many = [service(f"shop/s{i}", cluster_ips=[f"10.97.{i >> 8}.{i & 255}"]) for i in range(4 * STEP)]
     cluster = [*map(Put, many), *(Put(slice_of(str(each.key))) for each in many[::3])]
-    alone, both = (Pipeline("node-a", Settings(), renderer(), each=each) for each in (one_by_one, in_two))
+    alone, both = (
+        Pipeline("node-a", Settings(extensions=INSTALLED), renderer(), each=each) for each in (one_by_one, in_two)
+    )
     assert list(alone.fill_in_steps(cluster, {})) == list(both.fill_in_steps(cluster, {}))
     for event in (Put(slice_of("shop/s1")), Removed(Service, key("shop/s300"))):
         assert alone.ingest([event]) == both.ingest([event]) != Transaction()
@@ -695,7 +698,7 @@ def test_skeleton_blocks_are_the_nodes() -> None:
 
 def test_the_skeleton_is_there_before_any_event() -> None:
     """A new pipeline has the rules of a node without Services, and has tried its templates."""
-    made = Pipeline("node-a", Settings(), renderer())
+    made = Pipeline("node-a", Settings(extensions=INSTALLED), renderer())
     assert all(generation.blocks[SKELETON].declarations for generation in made.generations.values())
     assert made.ingest([]) == Transaction()
 

@@ -19,13 +19,15 @@ from nftproxy.agent.socket.answers import NodeInputs
 from nftproxy.commands.agent_client import LIVE, AgentClient
 from nftproxy.commands.offline import EXISTING, OFFLINE_IF_ANY, loaded, offline_cluster, refuse_given
 from nftproxy.config.parse_config import parse_config
+from nftproxy.installed import INSTALLED
 from nftproxy.kernel.libnftables import Kernel
 from nftproxy.library import renderer
 from nftproxy.model.addresses import Address, Family, parse_network
 from nftproxy.model.events import ApiServers, Event, HostAddresses, Listed, Put
 from nftproxy.model.objects import EndpointSlice, Node, Place, Service, ServiceCIDR
-from nftproxy.model.settings import Capabilities, Settings
+from nftproxy.model.settings import Capabilities
 from nftproxy.pipeline import Pipeline
+from nftproxy.policy.extension import Settings
 from nftproxy.rules.ruleset import Element, Generation, GenerationChange, NftKind
 from nftproxy.rules.transaction import Container, Transaction, change_transaction, join
 
@@ -74,7 +76,7 @@ def _live_pipeline(paths: tuple[Path, ...], strict: bool, agent: AgentClient, **
     config, _ = parse_config(document, "the agent")
     wanted = options["family"]
     families = [family for family in map(Family, facts.families) if wanted in (None, family.value)]
-    settings = Settings(config, Capabilities(wide_maps=facts.wide_maps))
+    settings = Settings(config, Capabilities(wide_maps=facts.wide_maps), INSTALLED)
     pipeline = Pipeline(facts.name, settings, renderer(options["templates"]), families)
     pipeline.ingest(_node_events(facts))
     listing = loaded(paths, config, strict).listing()

@@ -46,7 +46,8 @@ from nftproxy.logs import warn, warn_of
 from nftproxy.model.addresses import FAMILY_NAMES, Family
 from nftproxy.model.codes import Code
 from nftproxy.model.errors import Unavailable
-from nftproxy.model.settings import Config, Settings
+from nftproxy.model.settings import Config
+from nftproxy.policy.extension import Settings
 from nftproxy.sources.config_documents import write_config
 from nftproxy.sources.config_file import HANDED_OVER, ConfigFile
 from nftproxy.templates_dir import template_texts
@@ -190,10 +191,11 @@ def _run_agent(
         # One child process probes libnftables, and another compiles the templates.  Meanwhile this process imports the
         # rest, half of all imports.
         probing = pool.submit(probe)
-        from nftproxy.rules.renderer import TEMPLATE_NAMES, Renderer
+        from nftproxy.installed import ALL_TEMPLATES, INSTALLED
+        from nftproxy.rules.renderer import Renderer
         from nftproxy.rules.template_code import TemplateCode, compile_templates
 
-        texts = template_texts(TEMPLATE_NAMES, templates)
+        texts = template_texts(ALL_TEMPLATES, templates)
         compiling = pool.submit(in_child, compile_templates, texts)
         from nftproxy.agent.daemon import run_agent
         from nftproxy.pipeline import Pipeline
@@ -214,7 +216,7 @@ def _run_agent(
             family=FAMILY_NAMES[family],
         )
     renderer = Renderer(texts, TemplateCode(_code_of(compiling)))
-    pipeline = Pipeline(node, Settings(config, found.capabilities), renderer, families, in_two)
+    pipeline = Pipeline(node, Settings(config, found.capabilities, INSTALLED), renderer, families, in_two)
     threading.Thread(target=_report_missing_features, daemon=True).start()  # nothing waits for it
     return asyncio.run(run_agent(pipeline, file, source, api_servers))
 

@@ -16,6 +16,7 @@ from nftproxy.explanation.answer import Affinity, Case, ExplainedPlace, Explanat
 from nftproxy.explanation.cases import localhost_case, merged, served_case, unserved_case
 from nftproxy.explanation.clients import Client, addresses_of, assumption, clients
 from nftproxy.explanation.expected import affinity_of, base_chains, expected_at
+from nftproxy.explanation.explained_extension import features
 from nftproxy.explanation.ownership import (
     Served,
     health_check_at,
@@ -28,9 +29,7 @@ from nftproxy.explanation.ownership import (
     spots_of_service,
 )
 from nftproxy.explanation.question import Question, Source, SourceKind, To, ToAddress, ToNode, ToService
-from nftproxy.extensions.external_addresses.ping_remarks import pings_said
-from nftproxy.model.addresses import Address, Family, Protocol, family_of, is_loopback, port_text
-from nftproxy.model.annotations import Failover
+from nftproxy.model.addresses import Address, Family, Protocol, is_loopback, port_text
 from nftproxy.model.codes import Code
 from nftproxy.model.objects import ObjectKey, Service, TrafficDistribution
 from nftproxy.model.pods import NO_PODS, Pods
@@ -68,12 +67,8 @@ def explaining(pipeline: Pipeline, question: Question, pods: Pods = NO_PODS) -> 
         places.append(_place(pipeline, spot, question.source, pods))
         yield
     notes = list(_notes(pipeline, question.to, found=bool(spots)))
-    if pipeline.fast_path and any(spot.protocol is not Protocol.SCTP for spot in spots):
-        interfaces = ", ".join(pipeline.settings.config.fast_path.interfaces)
-        notes.append(
-            f"once established, a connection to an endpoint that arrives and leaves at {interfaces} takes the fast"
-            " path, past all chains"
-        )
+    for each in features(pipeline):
+        notes += each.remarks_on_question(pipeline, spots)
     is_known = not _names_unknown(pipeline, question.to)
     pod = question.source.pod if question.source else None
     if pod and not addresses_of(pipeline.state, pod, pods):
@@ -188,9 +183,10 @@ def _served(
 ) -> ExplainedPlace:
     service, reach = served.service, served.reach
     field = "externalTrafficPolicy" if reach.is_external else "internalTrafficPolicy"
-    screen = served.facts.screen
-    guarded = served.facts.guarded + (screen.guarded if screen else ())
-    is_guarded = any(front == reach.front for front, _ in guarded)
+    added = [each.restrictions(spot, served) for each in features(pipeline)]
+    is_guarded = any(front == reach.front for front, _ in served.facts.guarded) or any(
+        each.is_guarded for each in added
+    )
     ranges = restricting_ranges(service, spot.family) if is_guarded else []
     cases = [served_case(pipeline, spot, served, client, pods) for client in asking]
     return msgspec.structs.replace(
@@ -200,28 +196,17 @@ def _served(
         policy=f"{field} {reach.policy.value}",
         cases=merged(cases),
         source_ranges=tuple(map(str, ranges)),
-        denied_ranges=tuple(
-            str(each) for each in service.options.denied_source_ranges if family_of(each) is spot.family
-        ),
-        limits=tuple(_limits(service)),
+        denied_ranges=tuple(text for each in added for text in each.denied_ranges),
+        limits=tuple(text for each in added for text in each.limits),
         affinity=affinity_of(pipeline, spot, served, asking),
         notes=(
             *place.notes,
             *filter(None, [endpoints_left_out(pipeline.state.slices_of(service.key), spot.family, served.port)]),
             *_topology(pipeline, served, spot.family, cases),
-            *_failover(served),
             *_hairpin(served, asking, cases),
-            *pings_said(pipeline, spot, served, asking),
+            *(note for each in features(pipeline) for note in each.remarks(pipeline, spot, served, asking)),
         ),
     )
-
-
-def _limits(service: Service) -> Iterator[str]:
-    """The limits of annotations for each client."""
-    if rate := service.options.client_connection_rate:
-        yield f"new connections per second: {rate.per_second}, in a row: {rate.burst}"
-    if most := service.options.client_connections:
-        yield f"connections at a time: {most}"
 
 
 def _forwarded(place: ExplainedPlace, service: Service, port: str, case: Case) -> ExplainedPlace:
@@ -280,21 +265,6 @@ def _hairpin(served: Served, asking: Sequence[Client], cases: Sequence[Case]) ->
     }
     if served.facts.hairpins and SourceKind.POD in kept:
         yield HAIRPIN
-
-
-_FAILOVER = {
-    Failover.SILENT: "endpoints that don't answer this node are left out, up to half of a list, until they answer",
-    Failover.REFUSED: (
-        "endpoints that refuse or can't be reached are left out, up to half of a list, and the connections go elsewhere"
-    ),
-    Failover.GONE: "connections to an endpoint end once its address is in no EndpointSlice",
-}
-
-
-def _failover(served: Served) -> Iterator[str]:
-    """A remark for each failure: only the node's agent knows which endpoints have failed."""
-    if served.port.protocol is Protocol.TCP:
-        yield from (remark for failure, remark in _FAILOVER.items() if served.service.options.fails_over(failure))
 
 
 def _topology(pipeline: Pipeline, served: Served, family: Family, cases: Iterable[Case]) -> Iterator[str]:

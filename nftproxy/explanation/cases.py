@@ -14,6 +14,7 @@ import msgspec
 
 from nftproxy.explanation.answer import Admission, Admits, Case, EndpointShare, Fate, List
 from nftproxy.explanation.clients import Client, is_local
+from nftproxy.explanation.explained_extension import features
 from nftproxy.explanation.ownership import (
     Served,
     health_check_at,
@@ -35,11 +36,8 @@ from nftproxy.policy.compile import compile_service
 from nftproxy.policy.drawing import algorithm_of
 from nftproxy.policy.facts import Front, Slots
 from nftproxy.policy.fronts import (
-    claimed_fronts,
-    denies_some,
     has_own_list,
     own_addresses,
-    own_external_addresses,
     restricting_ranges,
 )
 from nftproxy.policy.local_sources import local_sources
@@ -104,7 +102,7 @@ def served_case(pipeline: Pipeline, spot: ToAddress, served: Served, client: Cli
     algorithm = _algorithm(pipeline, spot, served.service, count)
     why = f"to one of {count} endpoints, {HOW_CHOSEN[algorithm]}" if count > 1 else "to the only endpoint"
     if count:
-        screening = _screening(pipeline, spot.family, served, client)
+        screening = _screening(pipeline, spot, served, client)
         if screening and screening.admits is Admits.NO:
             return Case(sources, Fate.DROPPED, screening.why, admission=screening, is_screened=True)
         admission = admission or screening
@@ -148,14 +146,8 @@ def unserved_case(pipeline: Pipeline, spot: ToAddress, client: Client) -> Case:
 
 
 def _closing(pipeline: Pipeline, spot: ToAddress) -> ObjectKey | None:
-    """The first Service by which the ports of an external address are closed, None if they aren't."""
-    state, config, family = pipeline.state, pipeline.settings.config, spot.family
-    for key in state.claims.external_users(spot.address) if config.closes_external_addresses else ():
-        for _, fronts in claimed_fronts(state, config, family, state.services[key]):
-            had = [each for each in fronts if not each.denial]
-            if key not in pipeline.withheld[family] and spot.address in own_external_addresses(state, had):
-                return key
-    return None
+    """The Service by which an extension closes the ports of an external address, None if they aren't closed."""
+    return next(filter(None, (each.closes(pipeline, spot) for each in features(pipeline))), None)
 
 
 def _proxied(state: ClusterState, address: Address) -> str:
@@ -204,67 +196,63 @@ def _why_no_node_port(pipeline: Pipeline, spot: ToAddress) -> str:
 
 def _admission(pipeline: Pipeline, family: Family, served: Served, client: Client) -> Admission | None:
     """The verdict of the source ranges, None if the front has none."""
-    return _by_ranges(pipeline, family, served, client, served.facts.guarded)
+    return by_ranges(pipeline, family, served, client, served.facts.guarded, served.facts.allowed)
 
 
-def _screening(pipeline: Pipeline, family: Family, served: Served, client: Client) -> Admission | None:
-    """The verdict of annotations: denied ranges, and the source ranges of node ports.  None if they say nothing."""
-    screen = served.facts.screen
-    if screen is None:
-        return None
-    denial = _denial(pipeline, family, served, client) if denies_some(served.service, family) else None
-    if denial:
-        return denial
-    found = _by_ranges(pipeline, family, served, client, screen.guarded)
-    is_closed = found is not None and found.admits is Admits.NO
-    return msgspec.structs.replace(found, why=f"source ranges: {found.why}") if found and is_closed else found
+def _screening(pipeline: Pipeline, spot: ToAddress, served: Served, client: Client) -> Admission | None:
+    """The verdict of extensions on a client, None if they say nothing."""
+    verdicts = (each.screening(pipeline, spot, served, client) for each in features(pipeline))
+    return next(filter(None, verdicts), None)
 
 
-def _denial(pipeline: Pipeline, family: Family, served: Served, client: Client) -> Admission | None:
-    """The verdict of denied ranges on a client, None if the client is in none of them."""
-    if not has_own_list(pipeline.state, served.service, family):
-        why = "every source is denied: another Service has the same ClusterIP, which is the name of the list"
-        return Admission(Admits.NO, "", why)
-    ranges = [each for each in served.service.options.denied_source_ranges if family_of(each) is family]
-    by = _holder(ranges, client.networks[0]) if client.networks else None
-    if by and all(_holder(ranges, each) for each in client.networks):
-        return Admission(Admits.NO, str(by), f"{by} is denied, and holds {client}")
-    if client.networks and not any(each.overlaps(network) for each in ranges for network in client.networks):
-        return None
-    return Admission(Admits.DEPENDS, "", f"denies sources in {_listed(ranges)}")
-
-
-def _by_ranges(
-    pipeline: Pipeline, family: Family, served: Served, client: Client, guarded: Iterable[tuple[Front, Address]]
+def by_ranges(
+    pipeline: Pipeline,
+    family: Family,
+    served: Served,
+    client: Client,
+    guarded: Iterable[tuple[Front, Address]],
+    on_list: Iterable[tuple[Address, str]],
 ) -> Admission | None:
+    """The verdict of source ranges on a client, None if a front has none.
+
+    Args:
+        pipeline: has seen the cluster.
+        family: the front's family.
+        served: the front.
+        client: the client.
+        guarded: rows of (front, the name of its list).
+        on_list: rows of (list, key of a range).
+    """
     lists = [name for front, name in guarded if front == served.reach.front]
     if not lists:
         return None
     if not has_own_list(pipeline.state, served.service, family):
         why = "they admit nobody: another Service has the same ClusterIP, which is the name of the list"
         return Admission(Admits.NO, "", why)
-    allowed = networks_of(source for name, source in served.facts.allowed if name == lists[0])
+    allowed = networks_of(source for name, source in on_list if name == lists[0])
     ranges = restricting_ranges(served.service, family)
-    if client.networks and all(_holder(allowed, each) for each in client.networks):
+    if client.networks and all(holder_of(allowed, each) for each in client.networks):
         return _admitted(ranges, client)
     if client.networks and not any(each.overlaps(network) for each in allowed for network in client.networks):
-        return Admission(Admits.NO, "", f"{client} is in none of {_listed(ranges)}")
-    return Admission(Admits.DEPENDS, "", f"admits only sources in {_listed(allowed)}; others are dropped")
+        return Admission(Admits.NO, "", f"{client} is in none of {listed(ranges)}")
+    return Admission(Admits.DEPENDS, "", f"admits only sources in {listed(allowed)}; others are dropped")
 
 
 def _admitted(ranges: Iterable[Network], client: Client) -> Admission:
-    by = _holder(ranges, client.networks[0])
+    by = holder_of(ranges, client.networks[0])
     if by:
         return Admission(Admits.YES, str(by), f"{by} admits {client}")
     why = "a range contains the node's address, so the load balancer addresses of the Service are admitted, too"
     return Admission(Admits.YES, "", why)
 
 
-def _holder(networks: Iterable[Network], inner: Network) -> Network | None:
+def holder_of(networks: Iterable[Network], inner: Network) -> Network | None:
+    """The first of these networks that contains another."""
     return next((each for each in networks if inner.subnet_of(each)), None)  # type: ignore[arg-type]  # one family
 
 
-def _listed(networks: Iterable[Network]) -> str:
+def listed(networks: Iterable[Network]) -> str:
+    """Networks in words."""
     return ", ".join(map(str, networks))
 
 

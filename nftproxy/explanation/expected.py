@@ -24,6 +24,7 @@ from nftproxy.explanation.answer import (
     Remembered,
 )
 from nftproxy.explanation.clients import Client
+from nftproxy.explanation.explained_extension import features
 from nftproxy.explanation.ownership import Served, serves_node_ports
 from nftproxy.explanation.question import ToAddress
 from nftproxy.model.addresses import Address, Family
@@ -46,7 +47,7 @@ def expected_at(pipeline: Pipeline, spot: ToAddress, served: Served | None) -> t
         for declaration in generation.used_declarations().values()
         if (key := keys.get(_key_type(declaration), "")) and _is_asked(declaration)
     }
-    for element in _elements(generation, served) if served else ():
+    for element in _elements(pipeline, generation, served) if served else ():
         found[element.container, element.key] = Expected(element.container, element.key, element.value)
     return tuple(found.values())
 
@@ -76,10 +77,10 @@ def _is_asked(declaration: Declaration) -> bool:
     return not declaration.is_dynamic and not is_of_number and not any("interval" in line for line in declaration.body)
 
 
-def _elements(generation: Generation, served: Served) -> Iterator[Element]:
+def _elements(pipeline: Pipeline, generation: Generation, served: Served) -> Iterator[Element]:
     """A front's elements in the Service's blocks: slots, their number, source ranges, and the entry of the draw."""
     front, facts = served.reach.front, served.facts
-    ranges = _range_keys(facts)
+    ranges = _range_keys(pipeline, facts)
     numbers = {number for each, number in (*facts.services, *facts.short_circuits) if each == front}
     draws = f"{front.prefix}draws"
     for port in served.service.ports:
@@ -95,12 +96,10 @@ def _elements(generation: Generation, served: Served) -> Iterator[Element]:
                 yield entry
 
 
-def _range_keys(facts: PortFacts) -> set[str]:
+def _range_keys(pipeline: Pipeline, facts: PortFacts) -> set[str]:
     """The keys of the source ranges that admit or deny clients of a Service port."""
-    screen = facts.screen
-    admitting = facts.allowed if facts.guarded or (screen and screen.guarded) else ()
-    denying = screen.denied if screen else ()
-    return {f"{name} . {source}" for name, source in (*admitting, *denying)}
+    own = {f"{name} . {source}" for name, source in facts.allowed}
+    return own.union(*(each.range_keys(facts) for each in features(pipeline)))
 
 
 def _is_of_front(element: Element, reach: ClaimedFront) -> bool:

@@ -15,11 +15,11 @@ from nftproxy.model.addresses import TABLE, Family, of_family
 from nftproxy.model.codes import Code
 from nftproxy.model.errors import Problem
 from nftproxy.model.objects import Ignored, TrafficDistribution, TrafficPolicy
-from nftproxy.model.settings import Settings
 from nftproxy.model.texts import printable
 from nftproxy.pipeline import SKELETON, Pipeline
 from nftproxy.policy.choosing.choice import why_not_near
 from nftproxy.policy.compile import PortKey
+from nftproxy.policy.extension import Settings
 from nftproxy.rules.ruleset import Declaration, Element, Generation, NftKind, Owner
 
 _COMMENT_LENGTH = 300
@@ -36,8 +36,7 @@ def review(pipeline: Pipeline, problems: Sequence[Problem], ignored: Sequence[Ig
     for generation in pipeline.generations.values():
         yield "\n"
         yield from _table(generation)
-    if pipeline.fast_path:
-        yield f"\n{pipeline.fast_path.text}"
+    yield from (f"\n{each.text}" for each in pipeline.whole_tables.values())
 
 
 def notes(pipeline: Pipeline, problems: Sequence[Problem], ignored: Sequence[Ignored]) -> Iterator[str]:

@@ -208,10 +208,3 @@ class Capabilities(msgspec.Struct, frozen=True):
     """`update` and `delete` statements on maps with keys wider than 16 bytes, which remembering IPv6 clients takes.
 
     nft 1.0.6 aborts on these.  1.1.3 has them."""
-
-
-class Settings(NamedTuple):
-    """The configuration and the capabilities, which are fixed for the life of a process."""
-
-    config: Config = Config()
-    capabilities: Capabilities = Capabilities()

@@ -21,27 +21,23 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from ipaddress import ip_network
 from typing import Any, NamedTuple
 
-from nftproxy.extensions.client_limits.screening import NO_LIST, denied_sources, screen_of
-from nftproxy.extensions.external_addresses.pings import AnsweredPings, PingSources, answered_pings
-from nftproxy.extensions.failover.memberships import PortFailover
 from nftproxy.model.addresses import Address, Family, Protocol, is_within, of_family
 from nftproxy.model.objects import ObjectKey, Place, Service, ServicePort, TrafficPolicy
-from nftproxy.model.settings import Settings
 from nftproxy.policy.choosing.choice import ChoiceCache, choose
 from nftproxy.policy.choosing.verdicts import Choice
 from nftproxy.policy.claims import NODE, Claim
 from nftproxy.policy.drawing import Drawing
-from nftproxy.policy.facts import PortFacts, PortScreen, Row, Slots
+from nftproxy.policy.extension import AddToPort, CompiledPort, CompiledService, Extension, Settings
+from nftproxy.policy.facts import PortFacts, Row, Slots
 from nftproxy.policy.fronts import (
     ClaimedFront,
     claimed_fronts,
-    guarded_addresses,
     has_own_list,
     own_addresses,
-    own_external_addresses,
     restricting_ranges,
 )
-from nftproxy.policy.ranges import range_keys
+from nftproxy.policy.ranges import NO_LIST, range_keys
+from nftproxy.policy.restrictions import guarded_addresses, restriction
 from nftproxy.policy.state import ClusterState
 
 
@@ -83,34 +79,25 @@ def compile_service(
         return
     if not service.ports:
         yield from ((owner, PortFacts(protocol="tcp", cluster_ips=cluster_ips)) for owner in port_keys(service))
-    own = _OwnSources.of(service, state, family)
-    denied = denied_sources(service, family, own.list)
-    sources = PingSources.of(service, family, own.guarded_ips, own.allowed)
-    answered = set[AnsweredPings]()  # by the ports so far
+    extensions = settings.extensions_of(service)
+    own = _OwnSources.of(service, state, extensions, family)
+    adding: list[AddToPort] = []
+    if extensions:
+        given = CompiledService(state, settings, family, service, own.list, own.allowed, own.guarded_ips)
+        adding = [each.ports(given) for each in extensions if each.ports]
     endpoints = state.endpoints_of(service, family)
     for port, fronts in claimed_fronts(state, settings.config, family, service):
         if only is not None and port != only:
             continue
         had = [claimed for claimed in fronts if not claimed.denial]
         choice = choose(endpoints, port, cache)
-        # Without endpoints every client is rejected, so there is nothing to screen.
-        screen = screen_of(service, settings.config, family, had, own.list, denied) if choice.has_endpoints else None
-        if screen and screen.denied:
-            denied = ()
         drawing = Drawing(family, service, port, state.node.name, settings, state.factors)
-        failover = PortFailover.of(service, family, port, choice)
-        is_counted = settings.config.service_counts
-        compiler = _PortCompiler(own, choice, drawing, screen, is_counted, failover, own_addresses(state))
+        compiler = _PortCompiler(own, choice, drawing, own_addresses(state))
         fields: dict[str, Any] = compiler.collected(had)
-        if settings.config.tells_external_addresses:
-            external = own_external_addresses(state, had)
-            fields["external_ips"] = external
-            if settings.config.answers_pings:
-                pings = answered_pings(had, {*cluster_ips, *external}, choice, sources)
-                added = [each for each in pings if each not in answered]
-                fields["pings"] = sources.rows(added)
-                answered.update(added)
-        facts = PortFacts(port.protocol.value, cluster_ips, screen=screen, **fields)
+        if adding:
+            compiled = CompiledPort(port, had, choice, compiler.untranslated(had))
+            fields["additions"] = tuple(filter(None, [add(compiled) for add in adding]))
+        facts = PortFacts(port.protocol.value, cluster_ips, **fields)
         if facts.allowed:
             own = own.without_allowed()
         yield PortKey(service.key, port.name, port.protocol), facts
@@ -122,18 +109,13 @@ class _PortCompiler(NamedTuple):
     own: _OwnSources
     choice: Choice
     drawing: Drawing
-    screen: PortScreen | None
-    is_counted: bool
-    failover: PortFailover
     own_addresses: Collection[Address]
 
     def collected(self, had: Sequence[ClaimedFront]) -> dict[str, tuple[Any, ...]]:
         """The memberships of all fronts that the port has, by field of PortFacts."""
         found = defaultdict[str, list[Any]](list)
-        rows = {
-            policy: self._rows(policy) for policy in {policy for claimed in had for _, policy in _lists_of(claimed)}
-        }
-        untranslated = self._untranslated(had)
+        rows = {policy: self._rows(policy) for policy in {policy for claimed in had for _, policy in claimed.lists()}}
+        untranslated = self.untranslated(had)
         for claimed in had:
             is_translated = claimed.claim not in untranslated
             for field, member in itertools.chain(self._drawn(claimed, rows), self._sets(claimed, is_translated)):
@@ -142,9 +124,7 @@ class _PortCompiler(NamedTuple):
             found["sticky"] = list(map(_by_pod, found["endpoints"]))
         if found["endpoints"]:
             found["hairpins"] = self._hairpins()
-        if found["watched"]:
-            found["silent"] = self._silent()
-        if found["guarded"] or (self.screen and self.screen.guarded):
+        if found["guarded"]:
             found["allowed"] = [(self.own.list, source) for source in self.own.allowed]
         shared = {field: tuple(dict.fromkeys(found.pop(field, ()))) for field in ("lists", "draws")}
         return {field: tuple(members) for field, members in found.items()} | shared
@@ -153,7 +133,7 @@ class _PortCompiler(NamedTuple):
         candidates = self.choice.local if policy is TrafficPolicy.LOCAL else self.choice.cluster
         return self.drawing.rows(candidates, policy) if candidates else ()
 
-    def _untranslated(self, had: Sequence[ClaimedFront]) -> Collection[Claim]:
+    def untranslated(self, had: Sequence[ClaimedFront]) -> Collection[Claim]:
         """The external fronts that are an endpoint's own address and port, as of a server in the node's network.
 
         DNAT to the packet's own destination doesn't count as translation.
@@ -177,17 +157,12 @@ class _PortCompiler(NamedTuple):
         """
         return [each.candidate.place for each in self.choice.here if each.local.is_usable]
 
-    def _silent(self) -> list[Place]:
-        """The silent endpoints of the port's lists, in the lists' order."""
-        found = [each for each in self.choice.verdicts if each.cluster.is_silence or each.local.is_silence]
-        return [each.candidate.place for each in found]
-
     def _drawn(
         self, claimed: ClaimedFront, rows: Mapping[TrafficPolicy, tuple[Row, ...]]
     ) -> Iterator[tuple[str, object]]:
         """The lists that a front draws from."""
         front = claimed.front
-        for field, policy in _lists_of(claimed):
+        for field, policy in claimed.lists():
             if rows[policy]:
                 facts = self.drawing.list(front, policy)
                 draw = self.drawing.draw(front, policy, len(rows[policy]))
@@ -205,22 +180,12 @@ class _PortCompiler(NamedTuple):
             yield "fronts", front
             if not self.choice.has_endpoints:
                 yield "no_endpoints", front
-            elif self.is_counted and is_local and not self.choice.local:
-                yield "none_local", front
         if claimed.is_external:
             yield "local_policy" if is_local else "masqueraded", front
-            if claimed.claim.address in self.own.guarded_ips:
+            if claimed.claim.address != NODE and claimed.claim.address in self.own.guarded_ips:
                 yield "guarded", (front, self.own.list)
-        yield from self.failover.sets_of(front, [policy for _, policy in _lists_of(claimed)])
         for _, address in self.drawing.remembered:
             yield "affinities", (front, address)
-
-
-def _lists_of(claimed: ClaimedFront) -> Iterator[tuple[str, TrafficPolicy]]:
-    """The maps that have a front's draws, each with the policy that selects the list."""
-    yield "services", claimed.policy
-    if claimed.is_external and claimed.policy is TrafficPolicy.LOCAL:
-        yield "short_circuits", TrafficPolicy.CLUSTER
 
 
 def _by_pod(slots: Slots) -> Slots:
@@ -248,16 +213,17 @@ class _OwnSources(NamedTuple):
     allowed: tuple[str, ...]
 
     @classmethod
-    def of(cls, service: Service, state: ClusterState, family: Family) -> _OwnSources:
+    def of(cls, service: Service, state: ClusterState, extensions: Sequence[Extension], family: Family) -> _OwnSources:
         """The restriction of a Service in a family.
 
         A range that contains the node's own address admits the load balancer addresses too: packets from the node to
         these addresses may have them as their source (kube-proxy does the same).
         """
-        if not service.source_ranges and not service.options.denied_source_ranges:  # as with nearly every Service
+        added = restriction(extensions, service, family)
+        if not service.source_ranges and not added.denies:  # as with nearly every Service
             return cls((), NO_LIST[family], ())
         ranges = restricting_ranges(service, family)
-        guarded = guarded_addresses(service, family)
+        guarded = guarded_addresses(service, family, added)
         if not has_own_list(state, service, family):
             return cls(guarded, NO_LIST[family], ())
         own = of_family(state.node.addresses, family)[:1]

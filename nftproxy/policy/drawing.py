@@ -12,11 +12,10 @@ from nftproxy.model.addresses import Family, Protocol
 from nftproxy.model.annotations import Algorithm
 from nftproxy.model.events import Factors, ListKey
 from nftproxy.model.objects import Service, ServicePort, TrafficPolicy
-from nftproxy.model.settings import Settings
 from nftproxy.policy.choosing.candidates import Candidate
+from nftproxy.policy.extension import Settings
 from nftproxy.policy.facts import DrawFacts, Endings, Front, ListFacts, Row
 from nftproxy.policy.numbers import NUMBERS, Draw, as_address, draw_number, slot_addresses
-from nftproxy.policy.skeleton import endings
 
 HASH_SEED = "0x6e667470"
 """Any constant will do ("nftp"): without a seed, nft picks a random seed at each load, and clients would move."""
@@ -77,7 +76,7 @@ class Drawing:
             draw = Draw(Draw.IN_TURN_0.value + lane(str(service.key)))
         else:
             draw = _DRAWS[algorithm]
-        self._method = _Method(family, port.protocol, draw, self.remembered, endings(settings.config))
+        self._method = _Method(family, port.protocol, draw, self.remembered, settings.endings)
         self.nothing = as_address(0, family)
         """The number of a front that has no endpoint to draw."""
 

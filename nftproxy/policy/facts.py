@@ -30,8 +30,33 @@ class Endings(msgspec.Struct, frozen=True):
     nodeport_race: str = "drop"
 
 
-COUNTED = Endings(**{field: f"goto count-{field.replace('_', '-')}" for field in Endings.__struct_fields__})
-"""Each ending has a chain that counts (counts.nft.j2)."""
+class Part(msgspec.Struct, frozen=True):
+    """The facts of an extension, with the template that writes them.
+
+    A template for a table's skeleton consists of blocks: `declarations`, and one for each of the `PLACES` at which it
+    adds rules to the proxy's chains.  It reads the fields of `TableFacts`, too.
+    """
+
+    template: str
+    facts: msgspec.Struct
+
+
+class Addition(msgspec.Struct, frozen=True, gc=False):
+    """An extension's share of a Service port: its elements, and declarations that several ports share."""
+
+    elements: Part
+    shared: tuple[Part, ...] = ()
+
+
+PLACES = ("before_services", "delivered", "unused_addresses", "translated", "every_packet")
+"""The places of table.nft.j2 at which extensions may add rules:
+
+* `before_services`: the first packet of a connection, before its Service is looked for
+* `delivered`: a packet for the node itself
+* `unused_addresses`: a packet that is not translated, before addresses that no Service has
+* `translated`: a new connection that an endpoint gets, before session affinity
+* `every_packet`: a packet of any connection, in any direction
+"""
 
 
 class TableFacts(msgspec.Struct, frozen=True):
@@ -43,21 +68,15 @@ class TableFacts(msgspec.Struct, frozen=True):
     this length, length).
     `mark` is the bit of the packet mark that asks for masquerading, `unmark` its complement: hexadecimal numbers.
     `local_sources` holds the match for local sources (pods of this cluster or node), or nothing.
-    `external_ips` holds the set of external addresses that nothing but Services uses, if so configured, with the match
-    for packets to reject there ("" matches all).
-    `pings` holds the match for pings, and the node's address that answers them, or none, if Services answer pings.
     `masquerades` says how to masquerade connections: rows of (match, statement).  The first row that matches counts
     ("" matches all).
     `masqueraded_sources` holds a match for sources that ClusterIPs masquerade ("" matches all), or nothing.
     `nodeport_matches` holds the match for addresses that serve node ports, and `remembered_nodeports` the same for a
     packet already translated, by its original destination.
     `filter_priority` is the priority of the chains that reject packets that were not translated.
-    `counted` holds the names of the counts for each Service ("connections", "race"), and `counters` the chain that
-    counts a connection that an endpoint gets.  Without counting, both are empty.
     `endings` are the verdicts for packets that no endpoint gets.
-    `watchers` holds the chain that notes connections without an answer, if any Service asks for failover from silent
-    endpoints, and `refusals` rows of (match, protocol) of the packets that refuse a connection,
-    if any asks for failover after these.  `icmp_errors` are the protocols of those of them that are ICMP errors.
+    `parts` are the shares of the extensions.  `later` are parts that a Service may ask for later: their declarations
+    belong to the table's shape.
     """
 
     table: str
@@ -75,28 +94,10 @@ class TableFacts(msgspec.Struct, frozen=True):
     remembered_nodeports: tuple[str, ...]
     nodeport_addresses: tuple[Address, ...]
     service_cidrs: tuple[str, ...]
-    external_ips: tuple[tuple[str, str], ...]
-    pings: tuple[tuple[str, tuple[Address, ...]], ...]
     filter_priority: int
-    counted: tuple[str, ...] = ()
-    counters: tuple[str, ...] = ()
     endings: Endings = Endings()
-    watchers: tuple[str, ...] = ()
-    refusals: tuple[tuple[str, str], ...] = ()
-    icmp_errors: tuple[str, ...] = ()
-
-
-class FastPathFacts(msgspec.Struct, frozen=True):
-    """The table of the fast path.
-
-    `match` has the connections.  `packets` is how many of a connection's packets pass on average before it is added.
-    `comment` is the table's comment.
-    """
-
-    table: str
-    match: str
-    packets: int
-    comment: str = ""
+    parts: tuple[Part, ...] = ()
+    later: tuple[Part, ...] = ()
 
 
 class ListFacts(msgspec.Struct, frozen=True):
@@ -173,83 +174,22 @@ class Slots(msgspec.Struct, frozen=True, gc=False):
     rows: tuple[Row, ...]
 
 
-class RateFacts(msgspec.Struct, frozen=True, gc=False):
-    """A limit of new connections: `per_second`, and `burst` in a row.
-
-    `number` stands for both, written as an address.  `name` is in the names of its set and chain.
-    """
-
-    name: str
-    per_second: int
-    burst: int
-    number: str
-
-
-class ScreenFacts(msgspec.Struct, frozen=True):
-    """The rules that screen clients in a family, with the sets and chains for some limits.  Service ports share them.
-
-    `transports` is nft's set of the protocols that have ports, `asked` the front that a packet asked for, in packet
-    fields.  `lengths` is as in TableFacts.  `nodeports` are the matches for packets that asked for a node port of
-    the node.  `counted` are the reasons that have sets to count packets here, `dropped` the reasons that have a chain
-    to drop them.  `rates` and `connections` are the limits, the latter in connections.
-    """
-
-    table: str
-    ip: str
-    transports: str
-    asked: str
-    lengths: tuple[tuple[str, int], ...]
-    nodeports: tuple[str, ...]
-    counted: tuple[str, ...]
-    dropped: tuple[str, ...]
-    rates: tuple[RateFacts, ...] = ()
-    connections: tuple[int, ...] = ()
-
-
-class PortScreen(msgspec.Struct, frozen=True, gc=False):
-    """The screening of a Service port's clients, as memberships.
-
-    `fronts` are the screened fronts.  `denying` and `guarded` are rows of (front, list of ranges), where
-    `guarded` has node ports alone, `denied` of (list, key of a range), `rates` of (front, limit), `connections` of
-    (front, limit, the same as an address).
-    """
-
-    table: str
-    screen: ScreenFacts
-    fronts: tuple[Front, ...]
-    denying: tuple[tuple[Front, Address], ...] = ()
-    denied: tuple[tuple[Address, str], ...] = ()
-    guarded: tuple[tuple[Front, Address], ...] = ()
-    rates: tuple[tuple[Front, RateFacts], ...] = ()
-    connections: tuple[tuple[Front, int, str], ...] = ()
-
-
 class PortFacts(msgspec.Struct, frozen=True, gc=False):
     """A Service port in a family, as memberships: each field has the members of a set or map.
 
-    `external_ips` are the external addresses that nothing but Services uses, if so configured.  `pings` are rows of
-    (address that answers pings, key of a range of sources).
     `services` and `short_circuits` are rows of (front, number that says how an endpoint is drawn), `guarded` of (front,
     list of source ranges), `allowed` of (list, key of a range: ranges.py), `affinities` of (front, seconds as an
     address).  A list of source ranges is called by an address, its Service's ClusterIP.
-    `no_endpoints` are the fronts that no endpoint serves on any node.  `none_local` are the fronts that only endpoints
-    of other nodes could serve, if connections are counted: their packets are dropped in any case.
-    `watched` has the fronts whose connections are noted when they get no answer, each with the number of the Service's
-    namespace (numbers.py).  `silent` are the endpoints of such a Service that are known to be silent.
-    `retried` has the fronts whose connections are tried again if refused, in the same form, and `unretried` rows of
-    (front, address and port of an endpoint whose refusals pass).
-    `screen` is the screening of clients, None without any.
+    `no_endpoints` are the fronts that no endpoint serves on any node.
+    `additions` are the shares of the extensions for which the Service or the configuration asks.
     """
 
     protocol: str
     cluster_ips: tuple[Address, ...]
-    external_ips: tuple[Address, ...] = ()
-    pings: tuple[tuple[Address, str], ...] = ()
     services: tuple[tuple[Front, str], ...] = ()
     short_circuits: tuple[tuple[Front, str], ...] = ()
     fronts: tuple[Front, ...] = ()
     no_endpoints: tuple[Front, ...] = ()
-    none_local: tuple[Front, ...] = ()
     masqueraded: tuple[Front, ...] = ()
     local_policy: tuple[Front, ...] = ()
     guarded: tuple[tuple[Front, Address], ...] = ()
@@ -258,10 +198,6 @@ class PortFacts(msgspec.Struct, frozen=True, gc=False):
     sticky: tuple[Slots, ...] = ()
     affinities: tuple[tuple[Front, str], ...] = ()
     hairpins: tuple[tuple[Address, int], ...] = ()
-    watched: tuple[tuple[Front, str], ...] = ()
-    silent: tuple[tuple[Address, int], ...] = ()
-    retried: tuple[tuple[Front, str], ...] = ()
-    unretried: tuple[tuple[Front, Address, int], ...] = ()
     lists: tuple[ListFacts, ...] = ()
     draws: tuple[DrawFacts, ...] = ()
-    screen: PortScreen | None = None
+    additions: tuple[Addition, ...] = ()

@@ -22,9 +22,9 @@ from typing import NamedTuple
 
 from nftproxy.model.addresses import Address, Family, Protocol
 from nftproxy.model.objects import ObjectKey, Service, ServicePort
-from nftproxy.model.settings import Settings
 from nftproxy.policy.choosing.candidates import candidates_of
 from nftproxy.policy.claims import NODE, Claim
+from nftproxy.policy.extension import Settings
 from nftproxy.policy.fronts import claimed_fronts, nodeport_addresses
 from nftproxy.policy.state import ClusterState
 

@@ -7,11 +7,10 @@ has a front that it claims (claims.py) unless another Service takes precedence o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from nftproxy.model.addresses import Address, Family, Network, Protocol, family_of, is_loopback, is_within, of_family
-from nftproxy.model.annotations import GuardedFronts
 from nftproxy.model.objects import ObjectKey, Service, ServicePort, TrafficPolicy
 from nftproxy.model.settings import Config
 from nftproxy.policy.claims import (
@@ -60,6 +59,12 @@ class ClaimedFront(NamedTuple):
     policy: TrafficPolicy
     is_external: bool
     denial: Denial | None
+
+    def lists(self) -> Iterator[tuple[str, TrafficPolicy]]:
+        """The maps that have the front's draws, each with the policy that selects the list."""
+        yield "services", self.policy
+        if self.is_external and self.policy is TrafficPolicy.LOCAL:
+            yield "short_circuits", TrafficPolicy.CLUSTER
 
 
 class HealthCheckPort(NamedTuple):
@@ -122,18 +127,6 @@ def claimed_fronts(
         yield port, fronts
 
 
-def answering_addresses(state: ClusterState, family: Family) -> tuple[Address, ...]:
-    """The node's address that answers pings to Services of a family, or nothing."""
-    own = of_family(state.node.addresses, family)
-    return tuple(each for each in own if state.host_addresses is None or each in state.host_addresses)[:1]
-
-
-def own_external_addresses(state: ClusterState, had: Iterable[ClaimedFront]) -> tuple[Address, ...]:
-    """The external addresses of a Service port's fronts that nothing but Services uses."""
-    found = dict.fromkeys(each.claim.address for each in had if each.is_external and each.claim.address != NODE)
-    return tuple(filter(state.claims.is_services_alone, found))
-
-
 def _claimed_front(service: Service, claim: Claim, kind: ClaimKind, denial: Denial | None) -> ClaimedFront:
     is_external = kind is not ClaimKind.CLUSTER_IP
     policy = service.external_policy if is_external else service.internal_policy
@@ -157,24 +150,6 @@ def _network_text(network: Network) -> str:
     return str(network.network_address) if network.prefixlen == network.max_prefixlen else str(network)
 
 
-def guarded_addresses(service: Service, family: Family) -> tuple[Address, ...]:
-    """The addresses of a Service to which source ranges apply: load balancer IPs, and external IPs if annotated."""
-    if not restricting_ranges(service, family):
-        return ()
-    with_external_ips = GuardedFronts.EXTERNAL_IPS in service.options.source_ranges_for
-    return of_family(service.load_balancer_ips + (service.external_ips if with_external_ips else ()), family)
-
-
-def guards_node_ports(service: Service, family: Family) -> bool:
-    """Whether an annotation applies source ranges to a Service's node ports."""
-    return GuardedFronts.NODE_PORTS in service.options.source_ranges_for and bool(restricting_ranges(service, family))
-
-
-def denies_some(service: Service, family: Family) -> bool:
-    """Whether a Service denies ranges of a family."""
-    return any(family_of(each) is family for each in service.options.denied_source_ranges)
-
-
 def restricting_ranges(service: Service, family: Family) -> list[Network]:
     """The source ranges that restrict a Service in a family.  None if every client is admitted."""
     ranges = [source for source in service.source_ranges if family_of(source) is family]
@@ -195,30 +170,3 @@ def health_check_port(state: ClusterState, service: Service) -> HealthCheckPort 
         return None
     claim = Claim(NODE, Protocol.TCP, service.health_check_node_port)
     return HealthCheckPort(claim, state.claims.denial(claim, ClaimKind.NODE_PORT, service.key))
-
-
-def _is_closed(state: ClusterState, service: Service, family: Family) -> Callable[[ClaimedFront], bool]:
-    """A predicate for the Service's fronts that admit nobody, as two Services share a list of ranges."""
-    denies = denies_some(service, family)
-    closed = (*guarded_addresses(service, family), *((NODE,) if guards_node_ports(service, family) else ()))
-    if not (denies or closed) or has_own_list(state, service, family):
-        return lambda _reach: False
-    return lambda claimed: denies or (claimed.is_external and claimed.claim.address in closed)
-
-
-def lost_claims(state: ClusterState, config: Config, family: Family, service: Service) -> list[LostClaim]:
-    """The claims of a Service in a family that it does not get."""
-    if state.claims.gets_all(service) or not of_family(service.cluster_ips, family):
-        return []
-    is_closed = _is_closed(state, service, family)
-    lost = [
-        LostClaim(service.key, port.name, claimed.claim, str(claimed.claim), claimed.denial or Denial.CLOSED)
-        for port, fronts in claimed_fronts(state, config, family, service)
-        for claimed in fronts
-        if claimed.denial or is_closed(claimed)
-    ]
-    check = health_check_port(state, service)
-    if check and check.denial:
-        what = f"health-check node port {check.claim.port}"
-        lost.append(LostClaim(service.key, "", check.claim, what, check.denial))
-    return lost

@@ -14,13 +14,16 @@ from __future__ import annotations
 from collections.abc import Iterable
 from ipaddress import collapse_addresses, ip_network
 
-from nftproxy.model.addresses import Family, Network
+from nftproxy.model.addresses import Address, Family, Network
 
 STRIDE = 4
 """Bits from one length of a prefix to the next: 9 lengths for IPv4, 33 for IPv6."""
 
 WIDTH = {Family.IPV4: 32, Family.IPV6: 128}
 """Bits of an address."""
+
+NO_LIST = {Family.IPV4: Address("0.0.0.0"), Family.IPV6: Address("::")}
+"""The name of a list of ranges that admits nobody, and denies everybody: no Service has this address."""
 
 _BETWEEN = " . "
 EVERY_SOURCE = {Family.IPV4: "0.0.0.0 . 0", Family.IPV6: ":: . 0"}

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from nftproxy.extensions.counts.counted_fronts import CONNECTIONS, SCREENED, UnservedReason
-from nftproxy.model.addresses import FAST_PATH_TABLE, Family, Protocol, family_of
-from nftproxy.model.annotations import Failover
-from nftproxy.model.settings import Config, FastPathScope, Settings
-from nftproxy.policy.facts import COUNTED, Endings, FastPathFacts, TableFacts
-from nftproxy.policy.fronts import answering_addresses, collapsed, nodeport_addresses, serves_every_address
+from nftproxy.model.addresses import Family, Protocol, family_of
+from nftproxy.policy.extension import Settings
+from nftproxy.policy.facts import TableFacts
+from nftproxy.policy.fronts import collapsed, nodeport_addresses, serves_every_address
 from nftproxy.policy.local_sources import local_sources
 from nftproxy.policy.numbers import NUMBERS, as_address
 from nftproxy.policy.ranges import source_lengths
@@ -27,23 +25,6 @@ _RANDOM_PORTS = ("", "masquerade fully-random")
 # first for Services that kube-proxy leaves alone, so that these are rejected, in any order of start of the proxies.
 _FILTER, _BEFORE_FILTERS = 0, -1
 
-PACKETS = 16
-"""How many packets of a connection pass on average before it enters the fast path.  After its handshake a short
-connection has some five, so two thirds of these never enter.  `ct packets` would need accounting, which costs each
-packet of all connections."""
-ECHO = {Family.IPV4: "icmp type echo-request", Family.IPV6: "icmpv6 type echo-request"}
-"""The match for pings."""
-_UNANSWERED = "ct status & (dnat | seen-reply) == dnat"
-_RESET = ("tcp flags & (rst | ack) == rst | ack tcp sequence 0", "tcp")
-REFUSALS = {
-    Family.IPV4: (
-        _RESET,
-        (f"icmp type {{ destination-unreachable, time-exceeded }} icmp code != frag-needed {_UNANSWERED}", "icmp"),
-    ),
-    Family.IPV6: (_RESET, (f"icmpv6 type {{ destination-unreachable, time-exceeded }} {_UNANSWERED}", "ipv6-icmp")),
-}
-"""The matches for packets that refuse a connection, and their protocols: a reset in answer to a first packet, and the
-ICMP errors at which Linux gives up a connection without an answer."""
 _LOOPBACK = {Family.IPV4: "127.0.0.0/8", Family.IPV6: "::1"}
 
 
@@ -54,7 +35,8 @@ def compile_table(state: ClusterState, settings: Settings, family: Family) -> Ta
     bit = 1 << config.masquerade_bit
     everywhere = serves_every_address(config, family)
     local = local_sources(state.node, config, family)
-    refusals = REFUSALS[family] if state.failing_over[Failover.REFUSED] else ()
+    parts = (each.table(state, settings, family) for each in settings.extensions)
+    later = (each.later(family) for each in settings.extensions)
     return TableFacts(
         table=family.table,
         ip=ip,
@@ -75,36 +57,8 @@ def compile_table(state: ClusterState, settings: Settings, family: Family) -> Ta
         remembered_nodeports=("",) if everywhere else (f"ct original {ip} daddr @nodeport-ips",),
         nodeport_addresses=() if everywhere else nodeport_addresses(state, config, family),
         service_cidrs=collapsed(cidr for cidr in state.service_cidrs if family_of(cidr) is family),
-        external_ips=_external_ips(config, family),
-        pings=((ECHO[family], answering_addresses(state, family)),) if config.answers_pings else (),
         filter_priority=_BEFORE_FILTERS if config.is_canary else _FILTER,
-        counted=(CONNECTIONS, *(reason.value for reason in UnservedReason if reason not in SCREENED))
-        if config.service_counts
-        else (),
-        counters=("count-connection",) if config.service_counts else (),
-        endings=endings(config),
-        watchers=("watch",) if state.failing_over[Failover.SILENT] else (),
-        refusals=refusals,
-        icmp_errors=tuple(protocol for match, protocol in refusals if (match, protocol) != _RESET),
+        endings=settings.endings,
+        parts=tuple(filter(None, parts)),
+        later=tuple(filter(None, later)),
     )
-
-
-def _external_ips(config: Config, family: Family) -> tuple[tuple[str, str], ...]:
-    """The set of Services' external addresses, and the match for packets that are rejected there."""
-    if config.closes_external_addresses:
-        return (("external-ips", ""),)
-    return (("external-ips", f"{ECHO[family]} "),) if config.answers_pings else ()
-
-
-def compile_fast_path(config: Config) -> FastPathFacts | None:
-    """The facts for the table of the fast path, None if it is off."""
-    if not config.fast_path.interfaces:
-        return None
-    is_restricted = config.fast_path.connections is FastPathScope.SERVICES
-    match = "ct status dnat ct status assured" if is_restricted else "ct status assured"
-    return FastPathFacts(f"inet {FAST_PATH_TABLE}", match, PACKETS)
-
-
-def endings(config: Config) -> Endings:
-    """The verdicts for packets that no endpoint gets."""
-    return COUNTED if config.service_counts else Endings()

@@ -1,15 +1,14 @@
 """Render facts with templates, and split the rendered text into statements.
 
-Nine templates make the data plane:
+Four templates make the data plane:
 
 * `table.nft.j2`: the skeleton of a table
 * `endpoints.nft.j2`: a list of endpoints
 * `draw.nft.j2`: the draw of a slot among N
 * `service.nft.j2`: the elements of a Service port
-* `counts.nft.j2`: counts of connections, if the configuration asks for them
-* `watch.nft.j2`: notes of connections without an answer and of refusals, if a Service asks for failover
-* `screen.nft.j2` and `screened.nft.j2`: restrictions of clients, if a Service has any, and the Service's elements there
-* `fast-path.nft.j2`: a table of its own for the fast path, if the configuration asks for it
+
+Extensions have templates of their own (templates/extensions/): `table.nft.j2` for their share of the skeleton, and
+others for the elements of a Service port.
 
 They render plain nft in two forms only: a `table` block of declarations, and `add element` lines with one element each.
 `read_statements` splits that text line by line.  It knows these two forms and not the nft language, which only
@@ -26,7 +25,7 @@ import itertools
 import operator
 import re
 import traceback
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import jinja2
@@ -37,40 +36,15 @@ from jinja2.utils import missing
 from nftproxy.model.addresses import TABLE
 from nftproxy.model.codes import Code
 from nftproxy.model.errors import Problem, TemplateError
-from nftproxy.policy.facts import (
-    DrawFacts,
-    FastPathFacts,
-    Front,
-    ListFacts,
-    PortFacts,
-    RateFacts,
-    Row,
-    ScreenFacts,
-    Slots,
-    TableFacts,
-)
+from nftproxy.policy.facts import PLACES, DrawFacts, Front, ListFacts, Part, PortFacts, Row, Slots, TableFacts
 from nftproxy.rules.ruleset import Block, Declaration, Element, Line, NftKind
 
 TABLE_TEMPLATE = "table.nft.j2"
 ENDPOINTS_TEMPLATE = "endpoints.nft.j2"
 DRAW_TEMPLATE = "draw.nft.j2"
 SERVICE_TEMPLATE = "service.nft.j2"
-COUNTS_TEMPLATE = "extensions/counts/counts.nft.j2"
-WATCH_TEMPLATE = "extensions/failover/watch.nft.j2"
-SCREEN_TEMPLATE = "extensions/client_limits/screen.nft.j2"
-SCREENED_TEMPLATE = "extensions/client_limits/screened.nft.j2"
-FAST_PATH_TEMPLATE = "extensions/fast_path/fast-path.nft.j2"
-TEMPLATE_NAMES = (
-    TABLE_TEMPLATE,
-    ENDPOINTS_TEMPLATE,
-    DRAW_TEMPLATE,
-    SERVICE_TEMPLATE,
-    COUNTS_TEMPLATE,
-    WATCH_TEMPLATE,
-    SCREEN_TEMPLATE,
-    SCREENED_TEMPLATE,
-    FAST_PATH_TEMPLATE,
-)
+TEMPLATE_NAMES = (TABLE_TEMPLATE, ENDPOINTS_TEMPLATE, DRAW_TEMPLATE, SERVICE_TEMPLATE)
+_NOTHING = dict.fromkeys(PLACES, "")
 
 CACHED = 4096
 """Most entries in each cache of rendered lists, draws and screens.  The least recently used entry is evicted.
@@ -88,6 +62,8 @@ LONG_LISTS = 16
 
 _LISTS = ("endpoints", "sticky")
 """The fields of `PortFacts` that have a row for each endpoint."""
+DECLARATIONS = "declarations"
+"""The block of an extension's template for a skeleton that declares its sets, maps and chains."""
 _LEADING = ("goto", "jump")
 _KINDS = {kind.value: kind for kind in NftKind}
 
@@ -116,8 +92,8 @@ class _TemplateEnvironment(jinja2.Environment):
         return {**self.globals, **(d or {})}
 
 
-class FastPathTable(NamedTuple):
-    """The table of the fast path: nft's text, and the table's comment, which differs for each text."""
+class WholeTable(NamedTuple):
+    """A table that an extension loads by itself: nft's text, and the table's comment, which differs for each text."""
 
     text: str
     comment: str
@@ -145,23 +121,46 @@ class Renderer:
             keep_trailing_newline=True,
             autoescape=False,
         )
-        self._templates = {name: _compiled(environment, name) for name in TEMPLATE_NAMES}
+        self._templates = {
+            name: _compiled(environment, name) for name in {**dict.fromkeys(TEMPLATE_NAMES), **templates}
+        }
         self._list = functools.lru_cache(maxsize=CACHED)(self._render_list)
         self._draw = functools.lru_cache(maxsize=CACHED)(self._render_draw)
         self._maps: dict[str, Declaration] = {}
         self._rows: dict[tuple[str, str, str, Front], tuple[tuple[Row, ...], tuple[Line, ...]]] = {}
-        self._screen = functools.lru_cache(maxsize=CACHED)(self._render_screen)
+        self._part = functools.lru_cache(maxsize=CACHED)(self._render_part)
         self._shared = functools.lru_cache(maxsize=CACHED)(self._gather_shared)
 
+    def require(self, names: Iterable[str]) -> None:
+        """Check that the templates of extensions are there, too.
+
+        Raises:
+            TemplateError: a template is missing.
+        """
+        for name in names:
+            if name not in self._templates:
+                raise TemplateError(_no_template(name))
+
     def table(self, facts: TableFacts) -> Block:
-        """The skeleton of a family's table, with the chains that count or watch connections if they are asked for."""
-        also = ((COUNTS_TEMPLATE, facts.counted), (WATCH_TEMPLATE, facts.watchers or facts.refusals))
-        names = (TABLE_TEMPLATE, *(name for name, is_asked_for in also if is_asked_for))
-        blocks = [self._block(name, msgspec.structs.asdict(facts)) for name in names]
+        """The skeleton of a family's table, with the shares of the extensions."""
+        known = msgspec.structs.asdict(facts)
+        shares = [(part.template, self._blocks_of(part, known)) for part in facts.parts]
+        places = _NOTHING | {place: "".join(share.get(place, "") for _, share in shares) for place in PLACES}
+        own = self._block(TABLE_TEMPLATE, known | places)
+        added = [read_statements(share[DECLARATIONS], facts.table, name) for name, share in shares]
         return Block(
-            tuple(each for block in blocks for each in block.declarations),
-            tuple(each for block in blocks for each in block.lines),
+            tuple(each for block in (own, *added) for each in block.declarations),
+            tuple(each for block in (own, *added) for each in block.lines),
         )
+
+    def _blocks_of(self, part: Part, known: Mapping[str, object]) -> dict[str, str]:
+        """The text of each block of a template for a skeleton."""
+        template = self._templates[part.template]
+        context = template.new_context({**known, **msgspec.structs.asdict(part.facts)})
+        try:
+            return {name: "".join(block(context)) for name, block in template.blocks.items()}
+        except Exception as error:  # as in `_text`
+            raise TemplateError(_fault(part.template, error)) from error
 
     def port(self, facts: PortFacts, table: str) -> Block:
         """The block of a Service port, including the lists and draws that it shares with other ports."""
@@ -177,13 +176,13 @@ class Renderer:
             for slots in lists
             for line in self._long(field, slots, facts.protocol, table)
         ]
-        declarations = self._shared(facts.lists, facts.draws, facts.screen.screen if facts.screen else None)
-        if block.declarations:
-            declarations += block.declarations
-        screened: tuple[Line, ...] = ()
-        if facts.screen:
-            screened = self._block(SCREENED_TEMPLATE, msgspec.structs.asdict(facts.screen)).lines
-        return Block(declarations, (*block.lines, *rows, *screened))
+        if not facts.additions:  # as with nearly every Service port
+            return Block(self._shared(facts.lists, facts.draws, ()) + block.declarations, (*block.lines, *rows))
+        parts = tuple(part for each in facts.additions for part in each.shared)
+        known = {"table": table, "protocol": facts.protocol}
+        added = [self._part_block(each.elements, known).lines for each in facts.additions]
+        lines = dict.fromkeys(itertools.chain(block.lines, rows, *added))
+        return Block(self._shared(facts.lists, facts.draws, parts) + block.declarations, tuple(lines))
 
     def _service(self, facts: PortFacts, table: str) -> Block:
         return self._block(SERVICE_TEMPLATE, {"table": table, **msgspec.structs.asdict(facts)})
@@ -210,21 +209,23 @@ class Renderer:
             del self._rows[next(iter(self._rows))]
         return self._rows[key][1]
 
-    def fast_path(self, facts: FastPathFacts) -> FastPathTable:
-        """The table of the fast path, which isn't split into statements: it is loaded as a whole or not at all."""
-        plain = self._text(FAST_PATH_TEMPLATE, msgspec.structs.asdict(facts))
+    def whole_table(self, part: Part) -> WholeTable:
+        """A table of its own, which isn't split into statements: it is loaded as a whole or not at all.
+
+        The facts of the part have a field `comment`.
+        """
+        plain = self._text(part.template, msgspec.structs.asdict(part.facts))
         comment = f"{TABLE} {hashlib.sha256(plain.encode()).hexdigest()[:16]}"
-        named = msgspec.structs.replace(facts, comment=comment)
-        return FastPathTable(self._text(FAST_PATH_TEMPLATE, msgspec.structs.asdict(named)), comment)
+        named = msgspec.structs.replace(part.facts, comment=comment)
+        return WholeTable(self._text(part.template, msgspec.structs.asdict(named)), comment)
 
     def shape(self, facts: TableFacts) -> str:
         """A hash of every declaration that the kernel can't change in place, but for maps of slots.
 
         If the kernel refuses a load because of a map of slots, the next load replaces the table.  One sample stands for
-        the other chains, sets and maps that come with Service ports.  The watching of connections is
-        always part of the shape, so that no table is replaced when the first Service asks for it.
+        the other chains, sets and maps that come with Service ports.  The shares of extensions that a Service may ask
+        for later are always part of the shape, so that no table is replaced when the first Service asks for them.
         """
-        facts = msgspec.structs.replace(facts, watchers=("watch",))
         sample = ListFacts(
             table=facts.table,
             ip=facts.ip,
@@ -238,22 +239,16 @@ class Renderer:
             race=facts.endings.race,
             affinities=((1, facts.zero),),
         )
-        screen = self._screen(
-            ScreenFacts(
-                table=facts.table,
-                ip=facts.ip,
-                transports="",
-                asked="",
-                lengths=facts.lengths,
-                nodeports=(),
-                counted=("denied",),
-                dropped=(),
-                rates=(RateFacts("1-1", 1, 1, ""),),
-                connections=(1,),
-            )
-        )
-        lines = map(_shape_line, (*self.table(facts).declarations, *self._list(sample), *screen))
-        return hashlib.sha256("".join(sorted(lines)).encode()).hexdigest()[:16]
+        known = msgspec.structs.asdict(facts)
+        later = (self._later(part, known) for part in facts.later)
+        lines = map(_shape_line, itertools.chain(self.table(facts).declarations, self._list(sample), *later))
+        return hashlib.sha256("".join(sorted(set(lines))).encode()).hexdigest()[:16]
+
+    def _later(self, part: Part, known: Mapping[str, object]) -> tuple[Declaration, ...]:
+        """The declarations of a part that a Service may ask for later, with a template of either kind."""
+        if DECLARATIONS in self._templates[part.template].blocks:
+            return read_statements(self._blocks_of(part, known)[DECLARATIONS], str(known["table"]), "").declarations
+        return self._part(part)
 
     def _render_list(self, facts: ListFacts) -> tuple[Declaration, ...]:
         return _with_entries(self._block(ENDPOINTS_TEMPLATE, msgspec.structs.asdict(facts)), ENDPOINTS_TEMPLATE)
@@ -272,14 +267,17 @@ class Renderer:
         return known
 
     def _gather_shared(
-        self, lists: tuple[ListFacts, ...], draws: tuple[DrawFacts, ...], screen: ScreenFacts | None
+        self, lists: tuple[ListFacts, ...], draws: tuple[DrawFacts, ...], parts: tuple[Part, ...]
     ) -> tuple[Declaration, ...]:
         """The declarations that a Service port shares with others, as a tuple that all ports with them share."""
-        screened = self._screen(screen) if screen else ()
-        return tuple(dict.fromkeys([*itertools.chain(*map(self._list, lists), *map(self._draw, draws)), *screened]))
+        each = itertools.chain(*map(self._list, lists), *map(self._draw, draws), *map(self._part, parts))
+        return tuple(dict.fromkeys(each))
 
-    def _render_screen(self, facts: ScreenFacts) -> tuple[Declaration, ...]:
-        return self._block(SCREEN_TEMPLATE, msgspec.structs.asdict(facts)).declarations
+    def _render_part(self, part: Part) -> tuple[Declaration, ...]:
+        return self._part_block(part, {}).declarations
+
+    def _part_block(self, part: Part, known: Mapping[str, object]) -> Block:
+        return self._block(part.template, {**known, **msgspec.structs.asdict(part.facts)})
 
     def _block(self, name: str, facts: Mapping[str, object]) -> Block:
         return read_statements(self._text(name, facts), str(facts["table"]), name)
@@ -326,7 +324,11 @@ def _compiled(environment: jinja2.Environment, name: str) -> jinja2.Template:
         )
         raise TemplateError(problem) from error
     except jinja2.TemplateNotFound as error:
-        raise TemplateError(Problem(name, "", "", "no such template", Code.TEMPLATE_FAULT)) from error
+        raise TemplateError(_no_template(name)) from error
+
+
+def _no_template(name: str) -> Problem:
+    return Problem(name, "", "", "no such template", Code.TEMPLATE_FAULT)
 
 
 def _fault(name: str, error: Exception) -> Problem:

@@ -16,10 +16,11 @@ import pytest
 
 from nftproxy import __version__
 from nftproxy.commands import cli
+from nftproxy.installed import ALL_TEMPLATES
 from nftproxy.kernel.libnftables import Kernel
 from nftproxy.kernel.nfnetlink.nft_queries import generation
 from nftproxy.model.addresses import Family
-from nftproxy.rules.renderer import ENDPOINTS_TEMPLATE, SERVICE_TEMPLATE, TABLE_TEMPLATE, TEMPLATE_NAMES
+from nftproxy.rules.renderer import ENDPOINTS_TEMPLATE, SERVICE_TEMPLATE, TABLE_TEMPLATE
 from nftproxy.rules.ruleset import Element
 from nftproxy.rules.transaction import Transaction, delete_transaction, join
 from nftproxy.templates_dir import templates_dir
@@ -264,7 +265,7 @@ def templates(tmp_path: Path) -> Path:
     """A copy of the templates, to be changed."""
     directory = tmp_path / "templates"
     directory.mkdir()
-    for name in TEMPLATE_NAMES:
+    for name in ALL_TEMPLATES:
         (directory / name).parent.mkdir(parents=True, exist_ok=True)
         (directory / name).write_text((templates_dir() / name).read_text())
     return directory
@@ -292,7 +293,7 @@ def test_other_files_beside_templates_are_left_alone(web: Path, templates: Path)
     assert (done.status, done.out) == (0, render(web).out)
 
 
-@pytest.mark.parametrize("name", TEMPLATE_NAMES)
+@pytest.mark.parametrize("name", ALL_TEMPLATES)
 def test_a_missing_template_is_named(web: Path, templates: Path, name: str) -> None:
     """A directory that lacks a template is no directory of templates."""
     (templates / name).unlink()

@@ -14,7 +14,8 @@ from nftproxy.commands import run
 from nftproxy.commands.cli import commands
 from nftproxy.kernel.capabilities import Probe
 from nftproxy.model.errors import Unavailable
-from nftproxy.model.settings import Capabilities, Settings
+from nftproxy.model.settings import Capabilities
+from nftproxy.policy.extension import Settings
 from nftproxy.rules.renderer import Renderer
 from tests.rules.test_renderer import PORT, TABLE
 from tests.support import factories

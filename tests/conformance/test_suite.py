@@ -122,7 +122,7 @@ class Damage(NamedTuple):
 
 
 TABLE, ENDPOINTS, DRAW = "table.nft.j2", "endpoints.nft.j2", "draw.nft.j2"
-SCREEN = "extensions/client_limits/screen.nft.j2"
+SCREEN = "extensions/client_limits/shared.nft.j2"
 DAMAGES = {
     "ClusterIP": Damage(TABLE, "map @services goto draw comment", "map @short-circuit goto draw comment"),
     "no endpoints: rejected": Damage(TABLE, "^    reject comment", "    drop comment"),

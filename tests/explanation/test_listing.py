@@ -17,8 +17,8 @@ from nftproxy.model.codes import Code
 from nftproxy.model.errors import Problem
 from nftproxy.model.events import Event, Put
 from nftproxy.model.objects import Ignored, ObjectKey, ServicePort, TrafficDistribution, TrafficPolicy
-from nftproxy.model.settings import Settings
 from nftproxy.pipeline import Pipeline
+from nftproxy.policy.extension import Settings
 from tests.support.factories import IPV6, key, node, pipeline, renderer, service, slice_of
 
 

@@ -14,10 +14,10 @@ from nftproxy_conformance.strategies.objects import Given, all_settings
 from nftproxy.model.addresses import Address, Family, Protocol, family_of
 from nftproxy.model.events import Event, Put, Removed, key_of
 from nftproxy.model.objects import EndpointSlice, Service
-from nftproxy.model.settings import Settings
 from nftproxy.pipeline import Pipeline
 from nftproxy.policy import flows
 from nftproxy.policy.choosing.candidates import ServiceEndpoints
+from nftproxy.policy.extension import Settings
 from nftproxy.policy.flows import NO_ENDPOINTS, AddressPort, Endpoints, Sweeps, UdpFronts, is_stale, udp_fronts
 from nftproxy.policy.fronts import nodeport_addresses
 from tests.support.factories import IPV4, elements, host_addresses, key, node, pipeline, renderer, service, slice_of

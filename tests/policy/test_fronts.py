@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from nftproxy.model.addresses import Family
 from nftproxy.policy.claims import Denial
-from nftproxy.policy.fronts import LostClaim, lost_claims
+from nftproxy.policy.fronts import LostClaim
+from nftproxy.policy.restrictions import lost_claims
 from tests.support.factories import IPV4, IPV6, claim, key, pipeline, service
 
 
@@ -15,7 +16,7 @@ def test_every_lost_port_is_listed() -> None:
         service(created=1, ports=ports, external_ips=addresses),
         service("blog/api", created=2, cluster_ips=["10.96.0.20"], ports=ports, external_ips=addresses),
     )
-    lost = lost_claims(made.state, made.settings.config, IPV4, made.state.services[key("blog/api")])
+    lost = lost_claims(made.state, made.settings, IPV4, made.state.services[key("blog/api")])
     assert [(each.port_name, each.what) for each in lost] == [
         (name, f"{address}:{port}/TCP") for name, port in (("a", 80), ("b", 81)) for address in addresses
     ]
@@ -27,15 +28,15 @@ def test_a_lost_claim_names_the_winner() -> None:
         service(name, created=age, ports=["http:80:30080"]) for age, name in ((1, "shop/web"), (2, "blog/api"))
     )
     made = pipeline(older, younger)
-    lost = lost_claims(made.state, made.settings.config, IPV4, made.state.services[key("blog/api")])
+    lost = lost_claims(made.state, made.settings, IPV4, made.state.services[key("blog/api")])
     assert lost == [
         LostClaim(key("blog/api"), "http", claim("10.96.0.10 80/tcp"), "10.96.0.10:80/TCP", Denial.TAKEN),
         LostClaim(key("blog/api"), "http", claim("30080/tcp"), "node:30080/TCP", Denial.TAKEN),
     ]
     why = "it belongs to Service shop/web, which takes precedence"
     assert [each.why(made.state.claims) for each in lost] == [why, why]
-    assert lost_claims(made.state, made.settings.config, IPV4, made.state.services[key("shop/web")]) == []
-    assert lost_claims(made.state, made.settings.config, IPV6, made.state.services[key("blog/api")]) == []
+    assert lost_claims(made.state, made.settings, IPV4, made.state.services[key("shop/web")]) == []
+    assert lost_claims(made.state, made.settings, IPV6, made.state.services[key("blog/api")]) == []
 
 
 def test_a_lost_health_check_node_port_is_reported() -> None:
@@ -51,7 +52,7 @@ def test_a_lost_health_check_node_port_is_reported() -> None:
         ports=["http:80/tcp"],
     )
     made = pipeline(older, younger)
-    lost = lost_claims(made.state, made.settings.config, Family.IPV4, younger)
+    lost = lost_claims(made.state, made.settings, Family.IPV4, younger)
     assert lost == [
         LostClaim(key("shop/younger"), "", claim("32000/tcp"), "health-check node port 32000", Denial.TAKEN)
     ]

@@ -10,7 +10,7 @@ import pytest
 from nftproxy.model.addresses import ANY, Family
 from nftproxy.model.events import Put, Removed
 from nftproxy.model.objects import Service
-from nftproxy.model.settings import Settings
+from nftproxy.policy.extension import Settings
 from nftproxy.policy.health_checks import (
     HealthCheck,
     health_check,

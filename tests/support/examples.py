@@ -6,8 +6,10 @@ from pathlib import Path
 
 import msgspec
 
-from nftproxy.model.settings import Capabilities, Settings
+from nftproxy.installed import INSTALLED
+from nftproxy.model.settings import Capabilities
 from nftproxy.pipeline import Pipeline
+from nftproxy.policy.extension import Settings
 from nftproxy.sources.config_documents import load_config
 from nftproxy.sources.files import load
 from tests.support.factories import renderer
@@ -27,6 +29,6 @@ def example_pipeline(name: str, *, wide_maps: bool = False, **tweaks: object) ->
     """
     where = CHECKOUT / "examples" / name
     config = msgspec.structs.replace(load_config(where / "config.yaml")[0], **tweaks)
-    made = Pipeline(NODE, Settings(config, Capabilities(wide_maps=wide_maps)), renderer())
+    made = Pipeline(NODE, Settings(config, Capabilities(wide_maps=wide_maps), INSTALLED), renderer())
     made.ingest(load([where / "manifests"]).listing())
     return made

@@ -24,9 +24,11 @@ from nftproxy_conformance.subjects.rendered import events
 from nftproxy.explanation.answer import Case, Fate
 from nftproxy.explanation.answering import explain
 from nftproxy.explanation.question import Question, Source, SourceKind, ToAddress
+from nftproxy.installed import INSTALLED
 from nftproxy.model.addresses import Address, Protocol
-from nftproxy.model.settings import Capabilities, Settings
+from nftproxy.model.settings import Capabilities
 from nftproxy.pipeline import Pipeline
+from nftproxy.policy.extension import Settings
 from tests.support.factories import renderer
 
 KINDS = {
@@ -41,7 +43,7 @@ _OTHERS = {Fate.DROPPED: DROPPED, Fate.PASSED: UNTOUCHED, Fate.NODE: NODE}
 
 def pipeline_of(world: World, capabilities: Capabilities = Capabilities()) -> Pipeline:  # noqa: B008  # a value
     """A pipeline that has seen a world."""
-    made = Pipeline(world.node.name, Settings(world.config, capabilities), renderer())
+    made = Pipeline(world.node.name, Settings(world.config, capabilities, INSTALLED), renderer())
     made.ingest(events(world))
     return made
 

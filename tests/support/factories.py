@@ -27,6 +27,7 @@ from nftproxy_conformance.strategies.notation import networks as networks
 from nftproxy.api import schema
 from nftproxy.api.annotation_parsers import service_options
 from nftproxy.config.parse_config import EMPTY_CONFIG, parse_config
+from nftproxy.installed import ALL_TEMPLATES, INSTALLED
 from nftproxy.model.addresses import (
     TABLE,
     Address,
@@ -52,10 +53,11 @@ from nftproxy.model.objects import (
     ServiceType,
     TrafficPolicy,
 )
-from nftproxy.model.settings import Capabilities, Config, DetectLocalMode, NodePortAddresses, Settings
+from nftproxy.model.settings import Capabilities, Config, DetectLocalMode, NodePortAddresses
 from nftproxy.pipeline import Pipeline
 from nftproxy.policy.claims import Claim
-from nftproxy.rules.renderer import TEMPLATE_NAMES, Renderer
+from nftproxy.policy.extension import Settings
+from nftproxy.rules.renderer import Renderer
 from nftproxy.rules.ruleset import Element, Generation, NftKind
 from nftproxy.rules.transaction import Container, Difference, Installed, Transaction
 from nftproxy.templates_dir import template_texts
@@ -226,13 +228,13 @@ def settings(*, wide_maps: bool = True, **tweaks: Any) -> Settings:
         fields["node_port_addresses"] = node_port_addresses(*fields["node_port_addresses"] or ())
     if "detect_local_mode" in fields:
         fields["detect_local_mode"] = DetectLocalMode(fields["detect_local_mode"])
-    return Settings(Config(**fields), Capabilities(wide_maps=wide_maps))
+    return Settings(Config(**fields), Capabilities(wide_maps=wide_maps), INSTALLED)
 
 
 @functools.cache
 def templates() -> Mapping[str, str]:
     """The texts of the project's templates, by name."""
-    return template_texts(TEMPLATE_NAMES)
+    return template_texts(ALL_TEMPLATES)
 
 
 @functools.cache

@@ -166,7 +166,7 @@ def test_every_place_of_a_decision_is_damaged() -> None:
     elsewhere = {f"nftproxy/{name}.py" for name in ("pipeline", *PURE_ELSEWHERE)}
     assert present | elsewhere <= set(TARGETS)
     assert {
-        "templates/extensions/failover/watch.nft.j2",
+        "templates/extensions/failover/table.nft.j2",
         "nftproxy/policy/choosing/choice.py",
         "nftproxy/policy/limits.py",
     } <= present

@@ -7,13 +7,13 @@ from collections.abc import Iterator
 
 import pytest
 
+from nftproxy.extensions.fast_path.rules import TEMPLATE as FAST_PATH_TEMPLATE
 from nftproxy.kernel.capabilities import probe
 from nftproxy.kernel.child_process import in_scratch_namespace
 from nftproxy.kernel.libnftables import Kernel
 from nftproxy.kernel.nfnetlink.nftrace import TraceMessage, TraceType, TraceVerdict
 from nftproxy.model.addresses import TABLE, Family
 from nftproxy.model.settings import DetectLocalMode
-from nftproxy.rules.renderer import FAST_PATH_TEMPLATE
 from nftproxy.rules.ruleset import NftKind
 from nftproxy.rules.transaction import Transaction
 from nftproxy.templates_dir import templates_dir

@@ -12,9 +12,11 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from nftproxy.installed import INSTALLED
 from nftproxy.kernel.capabilities import probe
-from nftproxy.model.settings import Config, Settings
+from nftproxy.model.settings import Config
 from nftproxy.pipeline import Pipeline
+from nftproxy.policy.extension import Settings
 from tests.support import objects as api
 from tests.support.factories import renderer
 
@@ -99,7 +101,7 @@ def write(size: Size, path: Path) -> Path:
 
 def new_pipeline(**config: Any) -> Pipeline:
     """The pipeline of the node that is measured, before any event.  `config` are fields of its configuration."""
-    return Pipeline(NODE, Settings(Config(**config), probe().capabilities), renderer())
+    return Pipeline(NODE, Settings(Config(**config), probe().capabilities, INSTALLED), renderer())
 
 
 def service(number: int) -> Object:

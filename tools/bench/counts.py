@@ -27,11 +27,13 @@ from nftproxy_conformance.lab.node import Node
 
 from nftproxy.extensions.counts.agent.count_reader import CountReader
 from nftproxy.extensions.counts.agent.service_counts import ServiceCounts
+from nftproxy.installed import INSTALLED
 from nftproxy.kernel.capabilities import probe
 from nftproxy.kernel.libnftables import Kernel
 from nftproxy.model.events import Event, Put
-from nftproxy.model.settings import Config, Settings
+from nftproxy.model.settings import Config
 from nftproxy.pipeline import Pipeline
+from nftproxy.policy.extension import Settings
 from nftproxy.rules.transaction import Transaction
 from tests.support.factories import renderer, service, slice_of
 from tools.bench.cluster import vip
@@ -53,7 +55,7 @@ class Setting:
 
     def __init__(self, services: int, way: str) -> None:
         config = Config(service_counts=way == ON)
-        self.pipeline = Pipeline("node-a", Settings(config, probe().capabilities), renderer())
+        self.pipeline = Pipeline("node-a", Settings(config, probe().capabilities, INSTALLED), renderer())
         self.pipeline.ingest(_objects(services))
         self.kernel = Kernel()
         self.node = Node("counts")

@@ -17,10 +17,12 @@ from nftproxy_conformance.lab.namespace import LabError, Namespace
 from nftproxy_conformance.lab.node import Node
 
 from nftproxy.extensions.fast_path.agent.flowtable import follow_interfaces
+from nftproxy.extensions.fast_path.rules import TEMPLATE, FastPathFacts
 from nftproxy.extensions.least_connections.agent.connection_counts import offloaded_connections
+from nftproxy.installed import ALL_TEMPLATES
 from nftproxy.model.addresses import FAST_PATH_TABLE, Family
-from nftproxy.policy.facts import FastPathFacts
-from nftproxy.rules.renderer import TEMPLATE_NAMES, Renderer
+from nftproxy.policy import facts
+from nftproxy.rules.renderer import Renderer
 from nftproxy.templates_dir import template_texts, templates_dir
 from nftproxy.trace.links import add_addresses, join
 from tests.support.factories import pipeline, service, slice_of
@@ -31,8 +33,8 @@ KUBE_PROXY = CHECKOUT / "examples" / "migrate" / "nftables.nft"
 """The rules of kube-proxy: its Service has the addresses of `Kind` in IPv4."""
 
 FAST = (
-    Renderer(template_texts(TEMPLATE_NAMES))
-    .fast_path(FastPathFacts(f"inet {FAST_PATH_TABLE}", "ct status assured", packets=1))
+    Renderer(template_texts(ALL_TEMPLATES))
+    .whole_table(facts.Part(TEMPLATE, FastPathFacts(f"inet {FAST_PATH_TABLE}", "ct status assured", packets=1)))
     .text
 )
 BATCH, BATCHES = 100, 4
@@ -180,7 +182,7 @@ def ours(kind: Kind, templates: Path) -> str:
             family=Family.IPV6 if kind.is_ipv6 else Family.IPV4,
         ),
         *others,
-        renderer=Renderer(template_texts(TEMPLATE_NAMES, templates)),
+        renderer=Renderer(template_texts(ALL_TEMPLATES, templates)),
     )
     return made.full_transaction({}).text
 

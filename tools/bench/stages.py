@@ -22,11 +22,12 @@ from nftproxy_conformance.lab.node import Node
 from nftproxy import pipeline
 from nftproxy.api.reflector import Reflector
 from nftproxy.api.resources import resources
+from nftproxy.installed import INSTALLED
 from nftproxy.kernel.capabilities import probe
 from nftproxy.kernel.libnftables import Kernel
 from nftproxy.kernel.nfnetlink.element_batch import ElementWriter
-from nftproxy.model.settings import Settings
 from nftproxy.pipeline import Pipeline
+from nftproxy.policy.extension import Settings
 from nftproxy.policy.flows import Flows
 from nftproxy.policy.state import ClusterState
 from nftproxy.rules.renderer import Renderer
@@ -186,7 +187,9 @@ class _Middle:
     """All between the socket and the kernel, as the agent has it."""
 
     def __init__(self, size: Size) -> None:
-        self.pipeline = Pipeline(cluster.NODE, Settings(capabilities=probe().capabilities), renderer())
+        self.pipeline = Pipeline(
+            cluster.NODE, Settings(capabilities=probe().capabilities, extensions=INSTALLED), renderer()
+        )
         self.kernel = Kernel()
         self.revision = 1
         by_kind: dict[str, list[cluster.Object]] = defaultdict(list)

@@ -15,8 +15,9 @@ from collections.abc import Callable, Iterable, Mapping
 from ipaddress import ip_address, ip_network
 from typing import NamedTuple
 
+from nftproxy.extensions.fast_path.rules import TEMPLATE, FastPathFacts
 from nftproxy.model.addresses import FAST_PATH_TABLE
-from nftproxy.policy.facts import FastPathFacts
+from nftproxy.policy.facts import Part
 from nftproxy.rules.renderer import Renderer
 from nftproxy.trace.frames import TRANSPORTS, packed, packet, unpacked
 from nftproxy_conformance.lab.frames import ANSWERS, DATA, What, acknowledgement, reset
@@ -209,7 +210,8 @@ class FastPathTrial:
 
     def __init__(self, renderer: Renderer, node: Node, established: Established) -> None:
         self.connections = 0
-        self._rules = renderer.fast_path(FastPathFacts(_TABLE, "ct status assured", packets=1)).text + _RULES
+        facts = FastPathFacts(_TABLE, "ct status assured", packets=1)
+        self._rules = renderer.whole_table(Part(TEMPLATE, facts)).text + _RULES
         self._node, self._established = node, established
 
     def load(self) -> None:

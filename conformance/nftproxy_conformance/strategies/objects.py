@@ -50,8 +50,8 @@ from nftproxy.model.settings import (
     NodePortAddresses,
     Ping,
     PortRange,
-    Settings,
 )
+from nftproxy.policy.extension import Settings
 from nftproxy_conformance.lab.topology import PODS
 from nftproxy_conformance.strategies.notation import addresses, key, networks
 

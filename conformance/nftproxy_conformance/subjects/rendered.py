@@ -5,13 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 
+from nftproxy.installed import INSTALLED
 from nftproxy.kernel.conntrack.sweeps import Sweeper
 from nftproxy.kernel.libnftables import Kernel
 from nftproxy.model.addresses import Family
 from nftproxy.model.events import Event, HostAddresses, Listed, Put, SilentPlaces
 from nftproxy.model.objects import EndpointSlice, Node, Place, Service, ServiceCIDR
-from nftproxy.model.settings import Capabilities, Settings
+from nftproxy.model.settings import Capabilities
 from nftproxy.pipeline import Pipeline
+from nftproxy.policy.extension import Settings
 from nftproxy.rules.renderer import Renderer
 from nftproxy.rules.transaction import Transaction, delete_transaction, join
 from nftproxy_conformance.lab import Lab, Namespace
@@ -49,7 +51,9 @@ class Rendered:
             Refused: the kernel or its library refuses them.
             TemplateError: they can't be rendered.
         """
-        self._pipeline = Pipeline(world.node.name, Settings(world.config, self._capabilities), self._renderer)
+        self._pipeline = Pipeline(
+            world.node.name, Settings(world.config, self._capabilities, INSTALLED), self._renderer
+        )
         self._pipeline.ingest(events(world))
         nothing = join(map(delete_transaction, Family))
         self._apply(join([nothing, self._pipeline.full_transaction({})]))

@@ -14,10 +14,12 @@ from typing import Any, NamedTuple
 from hypothesis import HealthCheck, Phase, Verbosity, given, seed, settings
 from hypothesis.errors import Flaky
 
+from nftproxy.installed import INSTALLED
 from nftproxy.kernel.ruleset_check import CheckResult, check_ruleset
 from nftproxy.model.errors import Refused
-from nftproxy.model.settings import Capabilities, Settings
+from nftproxy.model.settings import Capabilities
 from nftproxy.pipeline import Pipeline
+from nftproxy.policy.extension import Settings
 from nftproxy.rules.renderer import Renderer
 from nftproxy_conformance.lab import LabError
 from nftproxy_conformance.lab.established import WentAstray
@@ -162,6 +164,6 @@ def check_loading(renderer: Renderer, capabilities: Capabilities) -> CheckResult
         Unavailable: libnftables is missing, or no namespace can be made.
     """
     world = sample()
-    pipeline = Pipeline(world.node.name, Settings(PLAIN_CONFIG, capabilities), renderer)
+    pipeline = Pipeline(world.node.name, Settings(PLAIN_CONFIG, capabilities, INSTALLED), renderer)
     pipeline.ingest(events(world))
     return check_ruleset(pipeline.full_transaction({}).text)

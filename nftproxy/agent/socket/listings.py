@@ -12,12 +12,12 @@ from typing import NamedTuple
 
 from nftproxy.agent.socket.answers import ConflictRow, EndpointRow, ListingRow, QuarantinedRow, ServiceRow
 from nftproxy.api.selectors import Selector, selects
-from nftproxy.model.addresses import FAMILY_NAMES, Family, Protocol, family_of, port_text
+from nftproxy.explanation.explained_extension import features
+from nftproxy.model.addresses import FAMILY_NAMES, Family, family_of, port_text
 from nftproxy.model.objects import ObjectKey, Service, ServicePort, TrafficPolicy
 from nftproxy.pipeline import Pipeline
 from nftproxy.policy.choosing.choice import choose, endpoints_left_out, why_no_candidate
 from nftproxy.policy.choosing.verdicts import Choice
-from nftproxy.policy.compile import compile_service
 from nftproxy.policy.fronts import ClaimedFront, claimed_fronts
 
 NOT_REACHED = {True: "policy Local keeps all connections on the node", False: "the port has no address here"}
@@ -115,8 +115,8 @@ def _service_row(pipeline: Pipeline, service: Service) -> ServiceRow:
     lost = [f"it does not get {each.what}: {each.why(pipeline.state.claims)}" for each in losses]
     judged = list(_judged_ports(pipeline, service))
     without, none_local = list(_without_endpoints(pipeline, service, judged)), list(_without_local(judged))
-    others = [*_proxied(service), *_left_out(pipeline, service, judged), *_beside_ports(pipeline, service)]
-    others += _fast_path(pipeline, service)
+    others = [*_proxied(service), *_left_out(pipeline, service, judged)]
+    others += [note for each in features(pipeline) for note in each.listed(pipeline, service)]
     limited = [each[:MOST_NOTES] for each in (lost, without, none_local, others)]
     notes = (quarantines, *limited, _faults(pipeline, service))
     reasons = {"Quarantined": quarantines, "Conflict": lost, "NoEndpoints": without, "NoneLocal": none_local}
@@ -198,27 +198,6 @@ def _without_endpoints(pipeline: Pipeline, service: Service, judged: Iterable[Ju
 def _proxied(service: Service) -> Iterator[str]:
     """Yield a note for each address that kubectl shows, too, and no rule serves."""
     yield from (f"{each} has ipMode Proxy: no rule serves it" for each in service.proxied_ips)
-
-
-def _beside_ports(pipeline: Pipeline, service: Service) -> Iterator[str]:
-    """Yield a note for each address at which the rules reject other ports, or answer pings, if so configured."""
-    state, settings = pipeline.state, pipeline.settings
-    if service.key in state.excessive or not settings.config.tells_external_addresses:
-        return
-    families = [each for each in pipeline.generations if service.key not in pipeline.withheld.get(each, ())]
-    ports = [facts for family in families for _, facts in compile_service(state, settings, family, service)]
-    if settings.config.closes_external_addresses:
-        closed = dict.fromkeys(address for facts in ports for address in facts.external_ips)
-        yield from (f"{address}: ports without a Service are closed" for address in closed)
-    answering = dict.fromkeys(address for facts in ports for address, _ in facts.pings)
-    yield from (f"{address}: answers pings" for address in answering)
-
-
-def _fast_path(pipeline: Pipeline, service: Service) -> Iterator[str]:
-    """Yield a note if established connections to the Service take the fast path."""
-    if pipeline.fast_path and any(port.protocol is not Protocol.SCTP for port in service.ports):
-        interfaces = ", ".join(pipeline.settings.config.fast_path.interfaces)
-        yield f"established connections at {interfaces} take the fast path"
 
 
 def _left_out(pipeline: Pipeline, service: Service, judged: Iterable[JudgedPort]) -> Iterator[str]:

@@ -162,7 +162,7 @@ def _status(known: QueryContext) -> QueryHandler:
 
     async def answer(_query: Mapping[str, str]) -> AsyncIterator[bytes]:
         fast_path = None
-        if known.pipeline.fast_path:
+        if known.pipeline.whole_tables:
             task = reading.join()
             async for sign in signs_of_life(task):
                 yield sign

@@ -8,10 +8,11 @@ from ipaddress import ip_network
 from nftproxy.explanation.clients import Client, is_local
 from nftproxy.explanation.ownership import Served
 from nftproxy.explanation.question import SourceKind, ToAddress
+from nftproxy.extensions.external_addresses.rules import answering_addresses
 from nftproxy.model.addresses import Network
 from nftproxy.pipeline import Pipeline
 from nftproxy.policy.claims import NODE
-from nftproxy.policy.fronts import answering_addresses, own_addresses
+from nftproxy.policy.fronts import own_addresses
 from nftproxy.policy.ranges import INSIDE
 from nftproxy.rules.ruleset import Element
 

@@ -10,11 +10,13 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator
 from typing import NamedTuple
 
-from nftproxy.model.addresses import Address, Family
-from nftproxy.model.objects import Service, TrafficPolicy
+from nftproxy.model.addresses import Address
+from nftproxy.model.objects import TrafficPolicy
 from nftproxy.policy.choosing.verdicts import Choice
-from nftproxy.policy.fronts import ClaimedFront, denies_some
+from nftproxy.policy.extension import CompiledService
+from nftproxy.policy.fronts import ClaimedFront
 from nftproxy.policy.ranges import EVERY_SOURCE, INSIDE
+from nftproxy.policy.restrictions import restriction
 
 
 class PingSources(NamedTuple):
@@ -29,13 +31,12 @@ class PingSources(NamedTuple):
     everyone: tuple[str, ...]
 
     @classmethod
-    def of(
-        cls, service: Service, family: Family, guarded: tuple[Address, ...], allowed: tuple[str, ...]
-    ) -> PingSources:
+    def of(cls, given: CompiledService) -> PingSources:
         """The sources that a Service admits in a family."""
-        if denies_some(service, family):
-            return cls(guarded, (), ())
-        return cls(guarded, allowed, (EVERY_SOURCE[family],))
+        extensions = given.settings.extensions_of(given.service)
+        if restriction(extensions, given.service, given.family).denies:
+            return cls(given.guarded, (), ())
+        return cls(given.guarded, given.allowed, (EVERY_SOURCE[given.family],))
 
     def rows(self, pings: Iterable[AnsweredPings]) -> tuple[tuple[Address, str], ...]:
         """The addresses that answer these pings, each with the key of a range of sources."""

@@ -22,7 +22,7 @@ from collections.abc import Iterable, Iterator
 from nftproxy.model.addresses import Address, Family, Protocol
 from nftproxy.model.annotations import Failover
 from nftproxy.model.objects import ObjectKey
-from nftproxy.model.settings import Settings
+from nftproxy.policy.extension import Settings
 from nftproxy.policy.flows import AddressPort, Sweeps, fronts_served
 from nftproxy.policy.state import ClusterState
 

@@ -8,15 +8,17 @@ packet finds another endpoint.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator
 from typing import NamedTuple
 
-from nftproxy.model.addresses import Family, Protocol
+import msgspec
+
+from nftproxy.model.addresses import Address
 from nftproxy.model.annotations import Failover
-from nftproxy.model.objects import Place, Service, ServicePort, TrafficPolicy
+from nftproxy.model.objects import Place, TrafficPolicy
 from nftproxy.policy.choosing.verdicts import Choice, ChoiceReason
+from nftproxy.policy.extension import CompiledPort
 from nftproxy.policy.facts import Front
-from nftproxy.policy.numbers import namespace_number
 
 
 class _Refusals(NamedTuple):
@@ -26,37 +28,58 @@ class _Refusals(NamedTuple):
     passing: tuple[Place, ...]
 
 
-class PortFailover(NamedTuple):
-    """The failures for which a Service port asks for failover, the number of its namespace, and its lists."""
+class FailoverPort(msgspec.Struct, frozen=True):
+    """The memberships of a Service port's fronts and endpoints.
 
-    failures: frozenset[Failover]
-    namespace: str
-    refusals: Mapping[TrafficPolicy, _Refusals]
+    `watched` has the fronts whose connections are noted when they get no answer, each with the number of the Service's
+    namespace (numbers.py).  `silent` are the endpoints of such a Service that are known to be silent.
+    `retried` has the fronts whose connections are tried again if refused, in the same form, and `unretried` rows of
+    (front, address and port of an endpoint whose refusals pass).
+    """
 
-    @classmethod
-    def of(cls, service: Service, family: Family, port: ServicePort, choice: Choice) -> PortFailover:
-        """The failover of a Service port: none but for TCP."""
-        failures = service.options.failover if port.protocol is Protocol.TCP else None
-        if not failures:
-            return _NO_FAILOVER
-        cluster = _refusals_of([(each.candidate.place, each.cluster) for each in choice.verdicts])
-        local = _refusals_of([(each.candidate.place, each.local) for each in choice.here])
-        refusals = {TrafficPolicy.CLUSTER: cluster, TrafficPolicy.LOCAL: local}
-        return cls(failures, namespace_number(service.key.namespace, family), refusals)
-
-    def sets_of(self, front: Front, policies: list[TrafficPolicy]) -> Iterator[tuple[str, object]]:
-        """The sets that a front with the lists of these policies is in."""
-        if Failover.SILENT in self.failures:
-            yield "watched", (front, self.namespace)
-        if Failover.REFUSED in self.failures:
-            refusals = [self.refusals[policy] for policy in policies]
-            if any(each.are_dropped for each in refusals):
-                yield "retried", (front, self.namespace)
-                for place in dict.fromkeys(place for each in refusals for place in each.passing):
-                    yield "unretried", (front, *place)
+    watched: tuple[tuple[Front, str], ...]
+    silent: tuple[tuple[Address, int], ...]
+    retried: tuple[tuple[Front, str], ...]
+    unretried: tuple[tuple[Front, Address, int], ...]
 
 
-_NO_FAILOVER = PortFailover(frozenset(), "", {})
+def port_failover(failures: Collection[Failover], namespace: str, port: CompiledPort) -> FailoverPort:
+    """The memberships of a TCP port of a Service that asks for failover after these failures.
+
+    Args:
+        failures: the failures, not none.
+        namespace: the number of the Service's namespace.
+        port: the port.
+    """
+    fronts = tuple((claimed.front, namespace) for claimed in port.had)
+    is_watched, is_retried = Failover.SILENT in failures, Failover.REFUSED in failures
+    retried = dict(_retried(port)) if is_retried else {}
+    return FailoverPort(
+        watched=fronts if is_watched else (),
+        silent=tuple(_silent(port.choice)) if is_watched and fronts else (),
+        retried=tuple((front, namespace) for front in retried),
+        unretried=tuple((front, *place) for front, passing in retried.items() for place in passing),
+    )
+
+
+def _retried(port: CompiledPort) -> Iterator[tuple[Front, Iterable[Place]]]:
+    """The fronts that drop refusals, each with the endpoints whose refusals pass."""
+    verdicts = {
+        TrafficPolicy.CLUSTER: [(each.candidate.place, each.cluster) for each in port.choice.verdicts],
+        TrafficPolicy.LOCAL: [(each.candidate.place, each.local) for each in port.choice.here],
+    }
+    by_policy = {policy: _refusals_of(judged) for policy, judged in verdicts.items()}
+    for claimed in port.had:
+        refusals = [by_policy[policy] for _, policy in claimed.lists()]
+        if any(each.are_dropped for each in refusals):
+            yield claimed.front, dict.fromkeys(place for each in refusals for place in each.passing)
+
+
+def _silent(choice: Choice) -> Iterator[Place]:
+    """The silent endpoints of the port's lists, in the lists' order."""
+    for each in choice.verdicts:
+        if each.cluster.is_silence or each.local.is_silence:
+            yield each.candidate.place
 
 
 def _refusals_of(verdicts: list[tuple[Place, ChoiceReason]]) -> _Refusals:

@@ -12,10 +12,10 @@ from nftproxy.model.addresses import Family, Protocol, family_of
 from nftproxy.model.annotations import Algorithm
 from nftproxy.model.events import ListKey
 from nftproxy.model.objects import ObjectKey, Place, Service, TrafficPolicy
-from nftproxy.model.settings import Settings
 from nftproxy.policy.choosing.candidates import Candidate
 from nftproxy.policy.choosing.choice import ChoiceCache, choose
 from nftproxy.policy.drawing import algorithm_of
+from nftproxy.policy.extension import Settings
 from nftproxy.policy.state import ClusterState
 
 MOST_WRITTEN = 4_096

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 from collections.abc import Iterable, Iterator
 
@@ -21,8 +22,8 @@ from nftproxy.model.addresses import Address, Family, Protocol
 from nftproxy.model.annotations import Failover
 from nftproxy.model.events import Event, Listed, Put, Removed
 from nftproxy.model.objects import Endpoint, EndpointSlice, Service
-from nftproxy.model.settings import Settings
 from nftproxy.pipeline import Pipeline
+from nftproxy.policy.extension import Settings
 from nftproxy.policy.flows import AddressPort, fronts_served, is_stale
 from tests.support.factories import key, pipeline, renderer, service, slice_of
 
@@ -196,7 +197,7 @@ def test_a_start_ends_exactly_the_connections_that_the_specification_ends(
     given_settings: Settings, history: list[list[Event]], failover: frozenset[Failover]
 ) -> None:
     """In any cluster the agent ends exactly the connections that the oracle names."""
-    settings = given_settings._replace(config=structs.replace(given_settings.config, failover=failover))
+    settings = dataclasses.replace(given_settings, config=structs.replace(given_settings.config, failover=failover))
     made = Pipeline("node-a", settings, renderer())
     addresses = {Address("10.1.99.9"), *(each.address for batch in history for each in _endpoints(batch))}
     for batch in history:

@@ -86,19 +86,18 @@ def test_a_kernel_that_knows_beginnings_follows_interfaces(
 )
 def test_the_table_adds_connections(scope: FastPathScope, rule: str) -> None:
     """One rule adds connections, of Services or all.  Another rule is another comment, so the table is replaced."""
-    table = pipeline(fast_path=FastPath(("eth0",), scope)).fast_path
-    assert table is not None
+    table = pipeline(fast_path=FastPath(("eth0",), scope)).whole_tables["fast_path"]
     assert table.text.count("flow add") == 1
     assert rule in table.text
     assert f'comment "{table.comment}"' in table.text
-    comments = {pipeline(fast_path=FastPath(("eth0",), each)).fast_path for each in FastPathScope}
+    comments = {pipeline(fast_path=FastPath(("eth0",), each)).whole_tables["fast_path"] for each in FastPathScope}
     assert len(comments) == 2
 
 
 def test_rules_without_it_are_the_same() -> None:
     """The other tables don't depend on the fast path."""
     without, with_it = pipeline(), pipeline(fast_path=FastPath(("*",)))
-    assert without.fast_path is None
+    assert without.whole_tables == {}
     assert without.full_transaction({}) == with_it.full_transaction({})
 
 

@@ -11,12 +11,14 @@ from hypothesis import strategies as st
 
 from nftproxy.extensions.least_connections.balance import Balance
 from nftproxy.extensions.least_connections.balanced_lists import MOST_WRITTEN
+from nftproxy.installed import INSTALLED
 from nftproxy.model.addresses import Address, Family
 from nftproxy.model.events import Event, ListKey, LoadFactors, Put
 from nftproxy.model.objects import Place, TrafficPolicy
-from nftproxy.model.settings import Capabilities, Config, Settings
+from nftproxy.model.settings import Capabilities, Config
 from nftproxy.model.steps import finish
 from nftproxy.pipeline import Pipeline
+from nftproxy.policy.extension import Settings
 from tests.support.factories import key, pipeline, service, slice_of
 
 LEAST = {"algorithm": "least-connections"}
@@ -206,7 +208,7 @@ def test_lists_that_are_not_balanced(annotations: Mapping[str, str], tweaks: Map
     given = service(annotations=annotations, **tweaks)  # type: ignore[arg-type]
     address = "fd00:1::" if ":" in given.cluster_ips[0] else "10.1.0."
     ports = [f"http:8080/{given.ports[0].protocol.value}"]
-    made = Pipeline("node-a", Settings(Config(), Capabilities(wide_maps=False)), pipeline()._renderer)
+    made = Pipeline("node-a", Settings(Config(), Capabilities(wide_maps=False), INSTALLED), pipeline()._renderer)
     made.ingest([Put(given), Put(slice_of("shop/web", [f"{address}4", f"{address}5"], ports=ports))])
     assert (made.balanced_lists.by_key, made.balanced_lists.oversized) == ({}, set())
 

@@ -12,7 +12,8 @@ from nftproxy.model.events import Put, Removed
 from nftproxy.model.objects import EndpointSlice, Place, Service
 from nftproxy.pipeline import Pipeline
 from nftproxy.policy.claims import Denial
-from nftproxy.policy.fronts import LostClaim, lost_claims
+from nftproxy.policy.fronts import LostClaim
+from nftproxy.policy.restrictions import lost_claims
 from tests.support.factories import IPV4, addresses, claim, key, node, pipeline, service, slice_of
 
 AT = Address("127.0.0.1")
@@ -132,7 +133,7 @@ def test_a_port_that_is_lost_at_localhost_alone_is_named() -> None:
     older = service("shop/older", created=1, ports=["http:80:30080"], cluster_ips=["10.96.0.1"])
     younger = service("shop/younger", created=2, ports=["http:80:30080"], cluster_ips=["10.96.0.2"])
     it = made(older, younger, asked=["localhost"])
-    lost = lost_claims(it.state, it.settings.config, IPV4, younger)
+    lost = lost_claims(it.state, it.settings, IPV4, younger)
     assert lost == [LostClaim(key("shop/younger"), "http", claim("30080/tcp"), "node:30080/TCP", Denial.TAKEN)]
 
 

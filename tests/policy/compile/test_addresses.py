@@ -11,7 +11,7 @@ from nftproxy.model.events import Removed
 from nftproxy.model.objects import Service
 from nftproxy.model.settings import PortRange
 from nftproxy.policy.claims import Denial
-from nftproxy.policy.fronts import lost_claims
+from nftproxy.policy.restrictions import lost_claims
 from tests.policy.compile.membership import NONE_LOCAL, ONE_LOCAL, VIP, memberships, rules
 from tests.support.factories import IPV4, IPV6, elements, key, networks, node, pipeline, service, slice_of
 
@@ -174,7 +174,7 @@ def test_an_external_address_captures_nothing_from_others(kind: str, place: str,
     made = pipeline(victim, thief, node=node(external_ips=["203.0.113.2"]))
     own = memberships(pipeline(victim, node=node(external_ips=["203.0.113.2"])), f"{address} . tcp . {port}")
     assert memberships(made, f"{address} . tcp . {port}") == own
-    lost = lost_claims(made.state, made.settings.config, IPV4, thief)
+    lost = lost_claims(made.state, made.settings, IPV4, thief)
     assert [(each.what, each.why(made.state.claims)) for each in lost] == [(f"{address}:{port}/TCP", why)]
 
 
@@ -217,9 +217,9 @@ def test_external_ips_may_be_limited_to_ranges() -> None:
         "198.51.100.1 . tcp . 80",
         f"{VIP} . tcp . 80",
     }
-    lost = lost_claims(made.state, made.settings.config, IPV4, older)
+    lost = lost_claims(made.state, made.settings, IPV4, older)
     assert [(each.what, each.denial) for each in lost] == [(f"{VIP}:80/TCP", Denial.NOT_ALLOWED)]
-    assert lost_claims(made.state, made.settings.config, IPV4, younger) == []
+    assert lost_claims(made.state, made.settings, IPV4, younger) == []
 
 
 def test_an_external_address_that_is_its_own_cluster_ip_is_the_cluster_ip() -> None:
@@ -233,7 +233,7 @@ def test_external_ips_can_be_turned_off() -> None:
     both = service(external_ips=["203.0.113.8"], load_balancer_ips=[VIP])
     made = pipeline(both, ONE_LOCAL, allow_service_external_ips=False)
     assert elements(made, IPV4, "services").keys() == {"10.96.0.10 . tcp . 80", f"{VIP} . tcp . 80"}
-    assert lost_claims(made.state, made.settings.config, IPV4, both) == []
+    assert lost_claims(made.state, made.settings, IPV4, both) == []
 
 
 def test_external_ips_that_are_turned_off_are_no_claims() -> None:

@@ -10,8 +10,8 @@ from nftproxy.model.addresses import Family
 from nftproxy.model.events import Removed
 from nftproxy.model.objects import Service
 from nftproxy.policy.claims import Denial
-from nftproxy.policy.fronts import lost_claims
 from nftproxy.policy.ranges import range_keys
+from nftproxy.policy.restrictions import lost_claims
 from tests.policy.compile.membership import DUAL, ONE_LOCAL, VIP, memberships, rules
 from tests.support.factories import IPV4, IPV6, elements, pipeline, service, slice_of
 
@@ -185,9 +185,9 @@ def test_a_service_that_shares_its_cluster_ip_admits_nobody() -> None:
     made = pipeline(older, younger)
     assert elements(made, IPV4, "guarded") == {f"{VIP} . tcp . 1": "10.96.0.10", "203.0.113.8 . tcp . 2": "0.0.0.0"}
     assert elements(made, IPV4, "allowed") == {"10.96.0.10 . 198.51.100.0 . 24": ""}
-    (lost,) = lost_claims(made.state, made.settings.config, IPV4, younger)
+    (lost,) = lost_claims(made.state, made.settings, IPV4, younger)
     assert (lost.what, lost.denial) == ("203.0.113.8:2/TCP", Denial.CLOSED)
-    assert lost_claims(made.state, made.settings.config, IPV4, older) == []
+    assert lost_claims(made.state, made.settings, IPV4, older) == []
     made.ingest([Removed(Service, older.key)])
     assert elements(made, IPV4, "guarded") == {"203.0.113.8 . tcp . 2": "10.96.0.10"}
     assert made.losses == {}

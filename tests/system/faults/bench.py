@@ -25,13 +25,14 @@ from nftproxy_conformance.lab.topology import CLUSTER_CIDR, CLUSTER_CIDR6, NODE_
 
 from nftproxy.api.parse import parse_object
 from nftproxy.api.resources import resources
+from nftproxy.installed import INSTALLED
 from nftproxy.kernel.capabilities import probe
 from nftproxy.kernel.libnftables import Kernel
 from nftproxy.model.addresses import Family
 from nftproxy.model.events import Listed
 from nftproxy.model.objects import Ignored
-from nftproxy.model.settings import Settings
 from nftproxy.pipeline import Pipeline
+from nftproxy.policy.extension import Settings
 from nftproxy.rules.ruleset import Element
 from nftproxy.sources.config_documents import load_config
 from tests.support import objects
@@ -165,7 +166,7 @@ class Bench(AgentProcess):
         self.configuration["nftproxy"] = {"agentSocket": str(self.socket_path)}
         self.config_map = ConfigMap(directory / "config", yaml.safe_dump(self.configuration))
         self.options = ("--config", str(self.config_map.path), *arguments, *FOR_AGENTS)
-        self._settings = Settings(load_config(self.config_map.path)[0], probe().capabilities)
+        self._settings = Settings(load_config(self.config_map.path)[0], probe().capabilities, INSTALLED)
         self._renderer = renderer()
         self._wanted: tuple[int, Held] = (-1, {})
         self._since = 0.0

@@ -11,8 +11,8 @@ from nftproxy_conformance.strategies.objects import Given, all_settings
 
 from nftproxy.model.addresses import Family
 from nftproxy.model.events import Event, HostAddresses, Put
-from nftproxy.model.settings import Settings
 from nftproxy.pipeline import Pipeline
+from nftproxy.policy.extension import Settings
 from nftproxy.rules.ruleset import Element
 from tests.support.factories import Ledger, renderer
 from tests.system.fuzz.departures import departures

@@ -24,11 +24,12 @@ from nftproxy_conformance.lab import obstacle
 from nftproxy_conformance.strategies.histories import clusters, events, survivors, undoing, updates
 from nftproxy_conformance.strategies.objects import Given, all_settings, families
 
+from nftproxy.installed import INSTALLED
 from nftproxy.kernel.capabilities import probe
 from nftproxy.model.addresses import TABLE, Family
 from nftproxy.model.events import Event, HostAddresses, Put
-from nftproxy.model.settings import Settings
 from nftproxy.pipeline import Pipeline
+from nftproxy.policy.extension import Settings
 from nftproxy.rules.renderer import TABLE_TEMPLATE, Renderer
 from nftproxy.rules.ruleset import Declaration, Element, NftKind
 from nftproxy.rules.transaction import Transaction
@@ -163,7 +164,9 @@ class Following(RuleBasedStateMachine):
     def restart(self, settings: Settings, make_renderer: MakeRenderer) -> None:
         """Another process takes over, perhaps with another configuration or of another version."""
         wide_maps = settings.capabilities.wide_maps and widest()
-        self._settings = Settings(settings.config, structs.replace(settings.capabilities, wide_maps=wide_maps))
+        self._settings = Settings(
+            settings.config, structs.replace(settings.capabilities, wide_maps=wide_maps), INSTALLED
+        )
         self._renderer = make_renderer()
         self._made = self._whole()
         self._load()

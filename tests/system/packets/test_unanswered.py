@@ -199,12 +199,12 @@ def test_a_namespace_has_a_share_of_what_is_noted(lab: Lab, ip: Ip, reader: Unan
 
     The share grows again by the hour here, so that slow machines use it up, too.
     """
-    text = templates()["extensions/failover/watch.nft.j2"]
+    text = templates()["extensions/failover/table.nft.j2"]
     share = f"limit rate {NAMESPACE_RATE}/second burst {NAMESPACE_SHARE} packets }} update @unanswered"
     assert text.count(share) == text.count("update @unanswered") == 1
     assert NAMESPACE_SHARE + NAMESPACE_RATE * KEPT < SIZE / 4
     slower = text.replace(share, share.replace(f"{NAMESPACE_RATE}/second", "1/hour"))
-    cluster = Watched(lab, ip, reader, renderer=Renderer({**templates(), "extensions/failover/watch.nft.j2": slower}))
+    cluster = Watched(lab, ip, reader, renderer=Renderer({**templates(), "extensions/failover/table.nft.j2": slower}))
     cluster.put(*crowd(ip, 480))
     crowded = set[str]()
     for start in range(5000, 8000, 100):

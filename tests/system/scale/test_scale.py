@@ -19,13 +19,14 @@ from typing import Any, NamedTuple
 import pytest
 from nftproxy_conformance.lab import Namespace, obstacle
 
+from nftproxy.installed import INSTALLED
 from nftproxy.kernel.capabilities import probe
 from nftproxy.kernel.libnftables import Kernel
 from nftproxy.model.addresses import Family
 from nftproxy.model.events import Event, Put, Removed
 from nftproxy.model.objects import Service
-from nftproxy.model.settings import Settings
 from nftproxy.pipeline import Pipeline
+from nftproxy.policy.extension import Settings
 from nftproxy.rules.transaction import Transaction
 from nftproxy.sources.files import load
 from tests.support import objects
@@ -114,7 +115,7 @@ def run(*arguments: str) -> Rendered:
 
 def loaded_pipeline(directory: Path) -> Pipeline:
     """A pipeline that has seen these manifests."""
-    made = Pipeline("node-0", Settings(capabilities=probe().capabilities), renderer())
+    made = Pipeline("node-0", Settings(capabilities=probe().capabilities, extensions=INSTALLED), renderer())
     made.ingest(load([directory]).listing())
     return made
 

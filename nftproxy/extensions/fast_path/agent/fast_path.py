@@ -16,7 +16,7 @@ from nftproxy.model.errors import Refused, Unavailable
 from nftproxy.model.settings import FastPath
 from nftproxy.model.texts import first_of
 from nftproxy.pipeline import Pipeline
-from nftproxy.rules.renderer import FastPathTable
+from nftproxy.rules.renderer import WholeTable
 from nftproxy.rules.transaction import Transaction, delete_fast_path, join
 from nftproxy.sources.interfaces import watch_interfaces
 
@@ -34,7 +34,8 @@ async def keep_fast_path(pipeline: Pipeline, kernel: AsyncKernel, report: Report
 
     `report` is called with the number of interfaces and the fault, after each look.
     """
-    if pipeline.fast_path is None:
+    table = pipeline.whole_tables.get("fast_path")
+    if table is None:
         await _remove(kernel, report)
         return
     config = pipeline.settings.config.fast_path
@@ -42,7 +43,7 @@ async def keep_fast_path(pipeline: Pipeline, kernel: AsyncKernel, report: Report
     async for present in watch_interfaces(PERIOD):
         chosen = config.chosen(present)
         try:
-            await _provide_table(pipeline.fast_path, kernel)
+            await _provide_table(table, kernel)
             if beginnings is None:
                 beginnings = await _beginnings_for_the_kernel(config)
             by_name = [each for each in chosen if not each.startswith(beginnings)]
@@ -74,7 +75,7 @@ def _fault(refused: Sequence[str], surplus: Sequence[str]) -> str:
     )
 
 
-async def _provide_table(table: FastPathTable, kernel: AsyncKernel) -> None:
+async def _provide_table(table: WholeTable, kernel: AsyncKernel) -> None:
     if await asyncio.to_thread(fast_path_comment) != table.comment:
         await kernel.apply(join([delete_fast_path(), Transaction(table.text)]))
 

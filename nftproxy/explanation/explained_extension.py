@@ -1,0 +1,58 @@
+"""The words of extensions: what a feature of ours adds to explanations and listings.
+
+An `ExplainedExtension` is an `Extension` with words.  So an extension is one value, and rules know nothing of words.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from nftproxy.explanation.answer import Admission
+from nftproxy.explanation.clients import Client
+from nftproxy.explanation.ownership import Served
+from nftproxy.explanation.question import ToAddress
+from nftproxy.model.objects import ObjectKey, Service
+from nftproxy.pipeline import Pipeline
+from nftproxy.policy.extension import Extension
+from nftproxy.policy.facts import PortFacts
+
+
+class Restrictions(NamedTuple):
+    """The restrictions of a front's clients, in words: denied ranges, and limits for each client.
+
+    `is_guarded` says that source ranges apply to the front.
+    """
+
+    denied_ranges: tuple[str, ...] = ()
+    limits: tuple[str, ...] = ()
+    is_guarded: bool = False
+
+
+@dataclass(frozen=True)
+class ExplainedExtension(Extension):
+    """An extension with its words.
+
+    Attributes:
+        screening: the verdict on a client of a front, None if the feature says nothing about it.
+        restrictions: the restrictions of a front's clients.
+        range_keys: the keys of the source ranges that concern a port.
+        closes: the Service by which an external address rejects packets to a port that no Service has, or None.
+        remarks: remarks about a front that a Service is served at.
+        remarks_on_question: remarks about all places of a question together.
+        listed: the lines of `nftproxy list` about a Service.
+    """
+
+    screening: Callable[[Pipeline, ToAddress, Served, Client], Admission | None] = lambda _, __, ___, ____: None
+    restrictions: Callable[[ToAddress, Served], Restrictions] = lambda _, __: Restrictions()
+    range_keys: Callable[[PortFacts], Iterable[str]] = lambda _: ()
+    closes: Callable[[Pipeline, ToAddress], ObjectKey | None] = lambda _, __: None
+    remarks: Callable[[Pipeline, ToAddress, Served, Sequence[Client]], Iterable[str]] = lambda _, __, ___, ____: ()
+    remarks_on_question: Callable[[Pipeline, Sequence[ToAddress]], Iterable[str]] = lambda _, __: ()
+    listed: Callable[[Pipeline, Service], Iterable[str]] = lambda _, __: ()
+
+
+def features(pipeline: Pipeline) -> Iterator[ExplainedExtension]:
+    """The extensions that have words."""
+    return (each for each in pipeline.settings.extensions if isinstance(each, ExplainedExtension))

@@ -1,0 +1,47 @@
+"""Limits and denied ranges for clients of a Service: its share of the rules."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from nftproxy.explanation.explained_extension import ExplainedExtension
+from nftproxy.extensions.client_limits.screening import PORT, SHARED, RateFacts, ScreenFacts, ports, restriction
+from nftproxy.extensions.client_limits.words import range_keys, restrictions, screening
+from nftproxy.model.addresses import Family
+from nftproxy.model.objects import Service
+from nftproxy.policy.facts import Part
+from nftproxy.policy.ranges import source_lengths
+
+
+def _uses(service: Service) -> Collection[str]:
+    return ("client_limits",) if service.options.screens else ()
+
+
+def _later(family: Family) -> Part:
+    """A sample of the declarations: a rate and a limit of connections."""
+    facts = ScreenFacts(
+        table=family.table,
+        ip=family.value,
+        transports="",
+        asked="",
+        lengths=source_lengths(family),
+        nodeports=(),
+        counted=("denied",),
+        dropped=(),
+        rates=(RateFacts("1-1", 1, 1, ""),),
+        connections=(1,),
+    )
+    return Part(SHARED, facts)
+
+
+CLIENT_LIMITS = ExplainedExtension(
+    name="client_limits",
+    templates=(PORT, SHARED),
+    uses=_uses,
+    restriction=restriction,
+    later=_later,
+    ports=ports,
+    screening=screening,
+    restrictions=restrictions,
+    range_keys=range_keys,
+)

@@ -1,0 +1,40 @@
+"""Failover from endpoints that are silent, that refuse, or that are gone (`nftproxy.dev/failover`)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from nftproxy.explanation.clients import Client
+from nftproxy.explanation.explained_extension import ExplainedExtension
+from nftproxy.explanation.ownership import Served
+from nftproxy.explanation.question import ToAddress
+from nftproxy.extensions.failover.rules import PORT, TABLE, FailoverTable, ports, table, uses
+from nftproxy.model.addresses import Protocol
+from nftproxy.model.annotations import Failover
+from nftproxy.pipeline import Pipeline
+from nftproxy.policy.facts import Part
+
+_REMARKS = {
+    Failover.SILENT: "endpoints that don't answer this node are left out, up to half of a list, until they answer",
+    Failover.REFUSED: (
+        "endpoints that refuse or can't be reached are left out, up to half of a list, and the connections go elsewhere"
+    ),
+    Failover.GONE: "connections to an endpoint end once its address is in no EndpointSlice",
+}
+
+
+def _remarks(_pipeline: Pipeline, _spot: ToAddress, served: Served, _asking: Sequence[Client]) -> Iterator[str]:
+    """A remark for each failure: only the node's agent knows which endpoints have failed."""
+    if served.port.protocol is Protocol.TCP:
+        yield from (remark for failure, remark in _REMARKS.items() if failure in uses(served.service))
+
+
+FAILOVER = ExplainedExtension(
+    name="failover",
+    templates=(TABLE, PORT),
+    uses=uses,
+    table=table,
+    later=lambda _: Part(TABLE, FailoverTable()),
+    ports=ports,
+    remarks=_remarks,
+)

@@ -1,0 +1,71 @@
+"""Failover from endpoints that are silent, that refuse, or that are gone: its share of the rules."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+import msgspec
+
+from nftproxy.extensions.failover.memberships import port_failover
+from nftproxy.model.addresses import Family, Protocol
+from nftproxy.model.annotations import Failover
+from nftproxy.model.objects import Service
+from nftproxy.policy.extension import AddToPort, CompiledPort, CompiledService, Settings
+from nftproxy.policy.facts import Addition, Part
+from nftproxy.policy.numbers import namespace_number
+from nftproxy.policy.state import ClusterState
+
+TABLE, PORT = "extensions/failover/table.nft.j2", "extensions/failover/port.nft.j2"
+
+_UNANSWERED = "ct status & (dnat | seen-reply) == dnat"
+_RESET = ("tcp flags & (rst | ack) == rst | ack tcp sequence 0", "tcp")
+REFUSALS = {
+    Family.IPV4: (
+        _RESET,
+        (f"icmp type {{ destination-unreachable, time-exceeded }} icmp code != frag-needed {_UNANSWERED}", "icmp"),
+    ),
+    Family.IPV6: (_RESET, (f"icmpv6 type {{ destination-unreachable, time-exceeded }} {_UNANSWERED}", "ipv6-icmp")),
+}
+"""The matches for packets that refuse a connection, and their protocols: a reset in answer to a first packet, and the
+ICMP errors at which Linux gives up a connection without an answer."""
+
+
+class FailoverTable(msgspec.Struct, frozen=True):
+    """The share of a table's skeleton.
+
+    `watchers` holds the chain that notes connections without an answer, if any Service asks for failover from silent
+    endpoints.  `refusals` are rows of (match, protocol) of the packets that refuse a connection, if any asks for
+    failover after these.  `icmp_errors` are the protocols of those of them that are ICMP errors.
+    """
+
+    watchers: tuple[str, ...] = ("watch",)
+    refusals: tuple[tuple[str, str], ...] = ()
+    icmp_errors: tuple[str, ...] = ()
+
+
+def uses(service: Service) -> Collection[Failover]:
+    """The failures after which a Service's connections go to other endpoints."""
+    return service.options.failover or ()
+
+
+def table(state: ClusterState, _settings: Settings, family: Family) -> Part | None:
+    """The share of a table's skeleton, if any Service needs it."""
+    watchers = ("watch",) if state.failing_over[Failover.SILENT] else ()
+    refusals = REFUSALS[family] if state.failing_over[Failover.REFUSED] else ()
+    if not watchers and not refusals:
+        return None
+    errors = tuple(protocol for match, protocol in refusals if (match, protocol) != _RESET)
+    return Part(TABLE, FailoverTable(watchers, refusals, errors))
+
+
+def ports(given: CompiledService) -> AddToPort:
+    """Return a function that adds the memberships of a TCP port."""
+    failures = uses(given.service)
+    namespace = namespace_number(given.service.key.namespace, given.family)
+
+    def add(port: CompiledPort) -> Addition | None:
+        if port.port.protocol is not Protocol.TCP or not failures:
+            return None
+        return Addition(Part(PORT, port_failover(failures, namespace, port)))
+
+    return add

@@ -1,0 +1,38 @@
+"""The fast path of established connections (`nftproxy.fastPath`): a table of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from nftproxy.explanation.explained_extension import ExplainedExtension
+from nftproxy.explanation.question import ToAddress
+from nftproxy.extensions.fast_path.rules import TEMPLATE, whole_table
+from nftproxy.model.addresses import Protocol
+from nftproxy.model.objects import Service
+from nftproxy.pipeline import Pipeline
+
+
+def _remarks_on_question(pipeline: Pipeline, spots: Sequence[ToAddress]) -> Iterator[str]:
+    """A remark if established connections to any of these places take the fast path."""
+    config = pipeline.settings.config
+    if config.fast_path.interfaces and any(spot.protocol is not Protocol.SCTP for spot in spots):
+        yield (
+            "once established, a connection to an endpoint that arrives and leaves at "
+            f"{', '.join(config.fast_path.interfaces)} takes the fast path, past all chains"
+        )
+
+
+def _listed(pipeline: Pipeline, service: Service) -> Iterator[str]:
+    """A note if established connections to the Service take the fast path."""
+    interfaces = pipeline.settings.config.fast_path.interfaces
+    if interfaces and any(port.protocol is not Protocol.SCTP for port in service.ports):
+        yield f"established connections at {', '.join(interfaces)} take the fast path"
+
+
+FAST_PATH = ExplainedExtension(
+    name="fast_path",
+    templates=(TEMPLATE,),
+    whole_table=whole_table,
+    remarks_on_question=_remarks_on_question,
+    listed=_listed,
+)

@@ -1,0 +1,137 @@
+"""The seam between the proxy and its extensions: what a feature of ours may add to the rules.
+
+The proxy's rooms hold what Kubernetes' API says about Services.  A feature that only nftproxy has is a folder of
+nftproxy/extensions/, and an `Extension` is its value.  `Settings` carries the extensions to the code that asks them.
+
+* An extension is asked about a Service only if the Service's annotations ask for it (`uses`), or if the configuration
+  asks for it everywhere (`is_everywhere`).  So a plain Service costs no call.
+* Every field but the name has a default that adds nothing.
+* An extension adds elements, declarations, and rules at the places that the proxy's templates name (`facts.PLACES`).
+  It takes nothing away.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Hashable, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from nftproxy.model.addresses import Address, Family
+from nftproxy.model.annotations import PLAIN
+from nftproxy.model.objects import Service, ServicePort
+from nftproxy.model.settings import Capabilities, Config
+from nftproxy.policy.choosing.verdicts import Choice
+from nftproxy.policy.claims import Claim
+from nftproxy.policy.facts import Addition, Endings, Part
+from nftproxy.policy.fronts import ClaimedFront
+from nftproxy.policy.state import ClusterState
+
+
+class Restriction(NamedTuple):
+    """The clients that a Service excludes in a family, in addition to spec.loadBalancerSourceRanges.
+
+    `guarded` are further addresses to which these ranges apply (`NODE` stands for node ports).  `denies` says that
+    some sources are denied at all of its addresses.
+    """
+
+    guarded: tuple[Address, ...] = ()
+    denies: bool = False
+
+
+UNRESTRICTED = Restriction()
+
+
+class CompiledService(NamedTuple):
+    """A Service in a family, while its ports are compiled.
+
+    `own_list` names its list of source ranges, `allowed` are the sources on it, and `guarded` its guarded addresses.
+    """
+
+    state: ClusterState
+    settings: Settings
+    family: Family
+    service: Service
+    own_list: Address
+    allowed: tuple[str, ...]
+    guarded: tuple[Address, ...]
+
+
+class CompiledPort(NamedTuple):
+    """A port of such a Service: the fronts that it has, and the choice of endpoints for it.
+
+    `untranslated` are the claims of external fronts that are an endpoint's own address and port.
+    """
+
+    port: ServicePort
+    had: Sequence[ClaimedFront]
+    choice: Choice
+    untranslated: Collection[Claim]
+
+
+AddToPort = Callable[[CompiledPort], Addition | None]
+"""Returns the share of an extension for a port.  It is called for the ports of a Service in their order."""
+
+
+def _no_uses(_: Service) -> Collection[Hashable]:
+    return ()
+
+
+@dataclass(frozen=True)
+class Extension:
+    """A feature of ours.  A frozen value without state.
+
+    Attributes:
+        name: the name of its folder.
+        templates: the names of its templates.
+        uses: the parts of the feature that a Service's annotations ask for, empty if they ask for none.
+            `ClusterState.users` has the Services of each.
+        is_everywhere: whether the configuration asks for it in all Services.
+        endings: the verdicts for packets that no endpoint gets, None to leave the proxy's.
+        restriction: the clients that a Service excludes by it.
+        table: its share of the skeleton of a table, None without any.
+        later: the share whose declarations belong to the shape of every table, as a Service may ask for them later.
+        ports: returns a function that adds to the ports of a Service.
+        whole_table: a table of its own, None without any.
+    """
+
+    name: str
+    templates: tuple[str, ...] = ()
+    uses: Callable[[Service], Collection[Hashable]] = _no_uses
+    is_everywhere: Callable[[Config], bool] = lambda _: False
+    endings: Callable[[Config], Endings | None] = lambda _: None
+    restriction: Callable[[Service, Family], Restriction] = lambda _, __: UNRESTRICTED
+    table: Callable[[ClusterState, Settings, Family], Part | None] = lambda _, __, ___: None
+    later: Callable[[Family], Part | None] = lambda _: None
+    ports: Callable[[CompiledService], AddToPort] | None = None
+    whole_table: Callable[[Config], Part | None] = lambda _: None
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The configuration, the capabilities and the extensions, which are fixed for the life of a process."""
+
+    config: Config = field(default_factory=Config)
+    capabilities: Capabilities = field(default_factory=Capabilities)
+    extensions: tuple[Extension, ...] = ()
+    everywhere: tuple[Extension, ...] = field(init=False)
+    """The extensions for which the configuration asks in all Services."""
+    endings: Endings = field(init=False)
+    """The verdicts for packets that no endpoint gets."""
+
+    def __post_init__(self) -> None:
+        asked = tuple(each for each in self.extensions if each.is_everywhere(self.config))
+        endings = (each.endings(self.config) for each in self.extensions)
+        object.__setattr__(self, "everywhere", asked)
+        object.__setattr__(self, "endings", next(filter(None, endings), Endings()))
+
+    def extensions_of(self, service: Service) -> tuple[Extension, ...]:
+        """The extensions that a Service asks for, and those that the configuration asks for everywhere."""
+        if service.options is PLAIN:  # as with nearly every Service
+            return self.everywhere
+        return tuple(each for each in self.extensions if each in self.everywhere or each.uses(service))
+
+    def uses(self, service: Service) -> set[Hashable]:
+        """The parts of features that a Service's annotations ask for."""
+        return (
+            {use for each in self.extensions for use in each.uses(service)} if service.options is not PLAIN else set()
+        )
