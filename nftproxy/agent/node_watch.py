@@ -14,29 +14,56 @@ from nftproxy.agent.reporting.fault_reporter import FaultReporter
 from nftproxy.kernel.sysctl import CONNTRACK_ENTRIES, CONNTRACK_LIMIT, FORWARDING, read_all
 from nftproxy.model.addresses import Address, Family
 from nftproxy.model.conntrack_fill import nearly_full
+from nftproxy.model.objects import Node
+from nftproxy.model.whereabouts import absent_addresses
 from nftproxy.pipeline import Pipeline
+from nftproxy.sources.interfaces import host_addresses
 
 PERIOD = 30.0
 """Seconds between two looks: the default period of the checks of our own tables."""
+FIRST = 1.0
+"""Seconds between two looks until the Node is known, so that a start in a wrong place is seen soon."""
 
 
 async def watch_node(pipeline: Pipeline, faults: FaultReporter) -> None:
-    """Report after each look what is wrong with forwarding, connection tracking and routes, until cancelled.
+    """Report after each look what is wrong with the place, forwarding, connection tracking and routes, until cancelled.
 
-    A node that has just joined may lack its route for a moment, so an endpoint counts as unrouted once two looks in a
-    row have found no route.  Only endpoints within clusterCIDR are tried.
+    Where the Node's addresses are absent, forwarding is another machine's matter, or another network namespace's.  A
+    node that has just joined may lack its route for a moment, so an endpoint counts as unrouted once two looks in a row
+    have found no route.  Only endpoints within clusterCIDR are tried.
     """
     cidrs = pipeline.settings.config.cluster_cidrs
     before: Mapping[Address, str] = {}
+    has_looked = False
     while True:
-        await asyncio.sleep(PERIOD)
-        faults.report_not_forwarded(not_forwarded(pipeline))
+        await _until_due(pipeline, is_first=not has_looked)
+        has_looked = True
+        absent = await asyncio.to_thread(absent_here, pipeline.state.node)
+        faults.report_elsewhere(absent)
+        faults.report_not_forwarded({} if absent else not_forwarded(pipeline))
         found = read_all([CONNTRACK_ENTRIES, CONNTRACK_LIMIT])
         faults.report_conntrack_fill(nearly_full(*found.values()) if len(found) == 2 else "")
         if cidrs:
             now = await asyncio.to_thread(unrouted, sample(pipeline.state.slices(), cidrs))
             faults.report_unrouted({address: reason for address, reason in now.items() if address in before})
             before = now
+
+
+async def _until_due(pipeline: Pipeline, *, is_first: bool) -> None:
+    """Wait until the next look is due.  The first is due once the Node is known."""
+    waited = 0.0
+    while waited < PERIOD and not (is_first and pipeline.state.has_node):
+        pause = min(FIRST, PERIOD) if is_first else PERIOD
+        await asyncio.sleep(pause)
+        waited += pause
+
+
+def absent_here(node: Node) -> tuple[Address, ...]:
+    """Return the Node's addresses that no interface of this network namespace has, none if they can't be read."""
+    try:
+        return absent_addresses(node, host_addresses().addresses)
+    except OSError:
+        return ()
 
 
 def not_forwarded(

@@ -20,10 +20,10 @@ from urllib.parse import urlencode
 import click
 import msgspec
 
-from nftproxy.agent.socket.answers import End, Line, ListingRow
+from nftproxy.agent.socket.answers import NAMESPACE, End, Line, ListingRow
 from nftproxy.commands.options import options
 from nftproxy.kernel.agent_lock import LockHolder, holder
-from nftproxy.kernel.unix_sockets import peer
+from nftproxy.kernel.unix_sockets import network_namespace, peer
 from nftproxy.model.codes import Code
 from nftproxy.model.errors import BadInput, NftproxyError, Problem, Unavailable
 from nftproxy.model.settings import AGENT_SOCKET
@@ -70,11 +70,25 @@ class NoAnswerInTime(NoAnswer):
     """The agent hangs, or is stopped."""
 
 
+class ElsewhereAgent(NoAnswer):
+    """The agent works in another network namespace, so its kernel's rules aren't this one's."""
+
+    code = Code.NODE_ELSEWHERE
+
+
+ELSEWHERE = (
+    "its answers are about that namespace's kernel; on a node the agent needs hostNetwork: true, and commands run in "
+    "the node's own namespace"
+)
+
+
 class AgentClient(NamedTuple):
     """The agent's socket, and the seconds to wait for an answer."""
 
     path: str = AGENT_SOCKET
     patience: float = PATIENCE
+    only_here: bool = False
+    """Whether an agent of another network namespace counts as no answer."""
 
     def get(self, kind: type[T], path: str, **query: str) -> T:
         """Return an answer that is a single value.  Raises the errors of `lines`."""
@@ -110,7 +124,18 @@ class AgentClient(NamedTuple):
             response = connection.getresponse()
             if response.status != 200:
                 raise self._error(response.status, response.read().decode(errors="replace"), connection.process)
+            self._compare_namespaces(response.getheader(NAMESPACE) or "")
             yield from io.BufferedReader(response)  # an HTTPResponse itself takes a broken-off answer for complete
+
+    def _compare_namespaces(self, agents: str) -> None:
+        """Say so if the agent works in another network namespace than this command."""
+        own = network_namespace()
+        if not (agents and own) or agents == own:
+            return
+        what = f"the agent at {self.path} works in another network namespace ({agents}) than this command ({own})"
+        if self.only_here:
+            raise ElsewhereAgent(what, ELSEWHERE)
+        click.echo(f"caveat: {Code.NODE_ELSEWHERE}: {what}: {ELSEWHERE}", err=True)
 
     @contextlib.contextmanager
     def _failures(self, connection: _AgentConnection) -> Iterator[None]:

@@ -21,7 +21,7 @@ import msgspec
 
 from nftproxy.agent.socket.answers import NodeInputs
 from nftproxy.api.access_reviews import PERMISSIONS, TAINT_PERMISSIONS, Permission
-from nftproxy.commands.agent_client import LIVE, AgentClient, NoAnswer, NoAnswerInTime
+from nftproxy.commands.agent_client import LIVE, AgentClient, ElsewhereAgent, NoAnswer, NoAnswerInTime
 from nftproxy.commands.articles import articles
 from nftproxy.commands.output import json_text
 from nftproxy.config.parse_config import EMPTY_CONFIG, parse_config
@@ -42,16 +42,18 @@ from nftproxy.kernel.nfnetlink import nft_queries
 from nftproxy.kernel.nfnetlink.foreign_chains import foreign_chains
 from nftproxy.kernel.others import iptables_tools, ipvs, nfacct, processes
 from nftproxy.kernel.others.other_proxies import other_proxies
-from nftproxy.model.addresses import TABLE, Family
+from nftproxy.model.addresses import TABLE, Address, Family
 from nftproxy.model.codes import Code
 from nftproxy.model.errors import BadInput, Unavailable
-from nftproxy.model.settings import Config
+from nftproxy.model.settings import AGENT_SOCKET, Config
 from nftproxy.rules.transaction import BESIDE_ANOTHER
 from nftproxy.sources.config_documents import config_document
 from nftproxy.sources.credentials import SERVICE_ACCOUNT
 from nftproxy.sources.interfaces import host_addresses
 
 T = TypeVar("T")
+GivenConfig = tuple[Mapping[str, Any], str]
+"""A configuration, and its source."""
 
 AGENT = "the agent's configuration"
 PROGRAM = "kube-proxy"
@@ -107,9 +109,12 @@ def doctor_command(
     Run it before the change, while both proxies are there, and afterwards for leftovers.  It changes nothing.  Exit
     status 1 if there are errors or warnings, 0 if there are notes at most.
     """
-    agent = AgentClient(agent_socket, timeout)
-    inspection = NodeInspection(node or platform.node().lower(), kube_proxy_metrics.rstrip("/"), agent)
-    diagnosis = diagnose(inspection.observations(config_file, kubeconfig))
+    given = (_mapping(config_file), str(config_file)) if config_file else None
+    asked = _config(*given) if given else Config()
+    name = node or asked.hostname_override or platform.node().lower()
+    path = asked.agent_socket if agent_socket == AGENT_SOCKET else agent_socket
+    inspection = NodeInspection(name, kube_proxy_metrics.rstrip("/"), AgentClient(path, timeout, only_here=True))
+    diagnosis = diagnose(inspection.observations(given, kubeconfig))
     if output == "json":
         click.echo(json_text(as_values(diagnosis, _advice)))
     else:
@@ -134,13 +139,9 @@ class NodeInspection:
         self._delay = ""  # of the agent's answer, in words
         self._agent = self._inputs(agent)
 
-    def observations(self, config_file: Path | None, kubeconfig: Path | None) -> Observations:
-        """Return everything that can be seen.
-
-        Raises:
-            BadInput: `config_file` can't be read.
-        """
-        configuration, wanted = self._configuration(config_file)
+    def observations(self, given: GivenConfig | None, kubeconfig: Path | None) -> Observations:
+        """Return everything that can be seen.  `given` is the configuration of --config."""
+        configuration, wanted = self._configuration(given)
         values, url = self._settings(), f"{self._url}/metrics"
         ours: list[str] = self._observe("nftproxy's rules", _our_comments, [])
         found = Observations(
@@ -188,29 +189,27 @@ class NodeInspection:
         except NoAnswerInTime as error:
             self._delay = f"{error.what}; {error.advice}"
         except NoAnswer as error:
-            if self._has_agent:
+            if self._has_agent or isinstance(error, ElsewhereAgent):
                 self._add_unseen(AGENT, error.what)
         return None
 
     # kube-proxy
 
-    def _configuration(self, given: Path | None) -> tuple[KubeProxyConfigFacts | None, Config]:
-        """kube-proxy's configuration, from a file, its process or /configz, and nftproxy's own that follows from it."""
+    def _configuration(self, given: GivenConfig | None) -> tuple[KubeProxyConfigFacts | None, Config]:
+        """kube-proxy's configuration, as given, from its process or /configz, and nftproxy's that follows from it."""
+        if given is not None:
+            return read_configuration(*given, {}), _config(*given)
         document: Mapping[str, Any] = EMPTY_CONFIG
-        source, flags, path = "", dict[str, str](), given
-        if given is None:
-            process = next(processes.processes_called(PROGRAM), None)
-            if process is None:
-                return self._configz(), self._in_force()
-            source, flags = f"the arguments of process {process.number}", flags_of(process.arguments[1:])
-            path = process.path(flags["config"]) if "config" in flags else None
+        process = next(processes.processes_called(PROGRAM), None)
+        if process is None:
+            return self._configz(), self._in_force()
+        source, flags = f"the arguments of process {process.number}", flags_of(process.arguments[1:])
+        path = process.path(flags["config"]) if "config" in flags else None
         if path is not None:
             source = str(path)
             try:
                 document = _mapping(path)
             except BadInput as error:
-                if given is not None:
-                    raise
                 self._add_unseen("kube-proxy's configuration", str(error))
                 return self._configz(), self._in_force()
         return read_configuration(document, source, flags), _config(document, source)
@@ -287,7 +286,12 @@ def _advice(code: Code) -> tuple[str, str]:
 
 
 def _agent_facts(agent: NodeInputs) -> AgentFacts:
-    return AgentFacts(of_configz(_values(agent), AGENT), has_pod_range=bool(agent.pod_cidrs))
+    return AgentFacts(
+        of_configz(_values(agent), AGENT),
+        has_pod_range=bool(agent.pod_cidrs),
+        node=agent.name,
+        internal_ips=tuple(map(Address, agent.internal_ips)),
+    )
 
 
 def _values(agent: NodeInputs) -> Mapping[str, Any]:

@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from nftproxy.doctor.findings import Finding, error, warning
 from nftproxy.doctor.observations import Observations
 from nftproxy.model.codes import Code
+from nftproxy.model.objects import Node
+from nftproxy.model.whereabouts import absent_addresses, elsewhere
 
 CAN_DO_WITHOUT = frozenset({"servicecidrs", "events"})
 """Resources without which the agent serves all the same."""
@@ -47,6 +49,18 @@ def _own_node(observed: Observations) -> Iterator[Finding]:
         yield warning(Code.NODE_UNKNOWN, f"no Node {observed.node}, at {observed.api.server}")
 
 
+def _elsewhere(observed: Observations) -> Iterator[Finding]:
+    """Find the name of another node, another network namespace, or a changed address."""
+    known = {}
+    if observed.api and observed.api.internal_ips:
+        known[observed.node] = observed.api.internal_ips
+    if observed.agent and observed.agent.internal_ips:
+        known[observed.agent.node] = observed.agent.internal_ips
+    for name, addresses in known.items() if observed.addresses is not None else ():
+        if absent := absent_addresses(Node(name, internal_ips=addresses), observed.addresses or ()):
+            yield warning(Code.NODE_ELSEWHERE, elsewhere(name, absent))
+
+
 def _old_version(observed: Observations) -> Iterator[Finding]:
     api = observed.api
     if api and api.version and api.version < OLDEST_VERSION:
@@ -56,4 +70,4 @@ def _old_version(observed: Observations) -> Iterator[Finding]:
         )
 
 
-CHECKS = (_reachable, _permissions, _reached_through_a_service, _own_node, _old_version)
+CHECKS = (_reachable, _permissions, _reached_through_a_service, _own_node, _elsewhere, _old_version)

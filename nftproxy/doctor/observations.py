@@ -48,10 +48,15 @@ class KubeProxyConfigFacts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AgentFacts(msgspec.Struct, frozen=True):
-    """The inputs of this node's agent: its configuration, and whether its Node has a range of pods (spec.podCIDRs)."""
+    """The inputs of this node's agent: its configuration and its Node.
+
+    `has_pod_range` says whether the Node has a range of pods (spec.podCIDRs).
+    """
 
     configuration: KubeProxyConfigFacts
     has_pod_range: bool
+    node: str = ""
+    internal_ips: tuple[Address, ...] = ()
 
 
 class KubeProxyMetrics(msgspec.Struct, frozen=True):
@@ -91,6 +96,8 @@ class ApiAccess(msgspec.Struct, frozen=True, kw_only=True):
     """Whether the cluster has a Node of this node's name."""
     has_pod_range: bool | None = None
     """Whether that Node has a range of pods (spec.podCIDRs)."""
+    internal_ips: tuple[Address, ...] | None = None
+    """That Node's InternalIPs."""
     felix_mode: str | None = None
     """nftablesMode in Calico's FelixConfiguration."""
     version: tuple[int, int] | None = None

@@ -72,3 +72,11 @@ def _make_sure_nobody_listens(path: Path) -> None:
     except BlockingIOError as error:  # the backlog is full, so the listener is unknown
         raise OSError(errno.EADDRINUSE, "another process listens there") from error
     raise OSError(errno.EADDRINUSE, f"process {who.process} of user {who.user} listens there")
+
+
+def network_namespace() -> str:
+    """Return the name of this thread's network namespace, as "net:[4026531840]", "" if it can't be read."""
+    try:
+        return str(Path("/proc/thread-self/ns/net").readlink())
+    except OSError:
+        return ""

@@ -41,6 +41,7 @@ class Code(StrEnum):
     STARTUP_TAINT_STAYS = "NFT016", "The startup taint can't be removed from the Node"
     NO_LOCK = "NFT017", "Nothing keeps a second agent from this node"
     PODS_UNROUTED = "NFT018", "Nothing routes to endpoints in clusterCIDR"
+    NODE_ELSEWHERE = "NFT019", "No interface here has the Node's address"
 
     AGENT_SOCKET_FAILED = "NFT021", "The agent can't create the socket on which commands ask it"
     AGENT_SOCKET_STRANGER = "NFT022", "A user without permission has asked the agent"

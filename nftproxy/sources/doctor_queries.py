@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Sequence
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from typing import NamedTuple, TypeVar
 
 import httpx
@@ -16,6 +16,7 @@ import msgspec
 
 from nftproxy.api.access_reviews import GROUP, PLURAL, Permission, read_review, review
 from nftproxy.api.responses import ErrorStatus, read_error
+from nftproxy.model.addresses import Address, parse_address
 from nftproxy.model.errors import Unavailable
 from nftproxy.sources.api_client import ApiClient
 
@@ -35,6 +36,7 @@ class ClusterAnswers(NamedTuple):
     denied: dict[Permission, str]  # the API's reason for each permission that is missing
     has_node: bool | None  # whether a Node of this name exists
     has_pod_range: bool | None  # whether that Node has podCIDRs
+    internal_ips: tuple[Address, ...] | None  # of that Node
     cluster_ip: str | None  # of the Service default/kubernetes
     felix_mode: str | None  # Calico's nftablesMode, "Auto" if unset
     version: tuple[int, int] | None  # Kubernetes' major and minor version
@@ -46,8 +48,18 @@ class _AnswerSpec(msgspec.Struct, frozen=True):
     pod_cidrs: list[str] | None = msgspec.field(name="podCIDRs", default=None)
 
 
+class _AnswerAddress(msgspec.Struct, frozen=True):
+    type: str = ""
+    address: str = ""
+
+
+class _AnswerStatus(msgspec.Struct, frozen=True):
+    addresses: list[_AnswerAddress] | None = None
+
+
 class _AnswerObject(msgspec.Struct):
     spec: _AnswerSpec = _AnswerSpec()
+    status: _AnswerStatus = _AnswerStatus()
 
 
 class _AnswerList(msgspec.Struct):
@@ -88,6 +100,7 @@ async def _query_cluster(cluster: ApiClient, node: str, rights: Sequence[Permiss
             denied,
             has_node=None if nodes is None else bool(nodes),
             has_pod_range=bool(nodes[0].spec.pod_cidrs) if nodes else None,
+            internal_ips=_internal_ips(nodes[0].status) if nodes else None,
             cluster_ip=services[0].spec.cluster_ip if services else None,
             felix_mode=felix,
             version=_version(*await cluster.server_version()),
@@ -110,6 +123,15 @@ async def _listed(cluster: ApiClient, url: str, name: str) -> list[_AnswerObject
     """Return the object of a name, if it exists.  Return None if the API denies the request."""
     status, body = await cluster.request("GET", "v1", url, fieldSelector=f"metadata.name={name}")
     return (_decoded(body, _AnswerList).items or []) if status == 200 else None
+
+
+def _internal_ips(status: _AnswerStatus) -> tuple[Address, ...]:
+    """The readable InternalIPs of a Node."""
+    found = []
+    for each in status.addresses or ():
+        with suppress(ValueError):
+            found += [parse_address(each.address)] if each.type == "InternalIP" else []
+    return tuple(found)
 
 
 def _version(status: int, body: bytes) -> tuple[int, int] | None:

@@ -846,6 +846,16 @@ def test_a_node_that_the_cluster_does_not_know(kubeconfig: Path) -> None:
     assert seen(finding).startswith("no Node node-b, at https://")
 
 
+def test_a_node_whose_address_is_absent(server: ApiServer, kubeconfig: Path) -> None:
+    """A Node whose InternalIP no interface has is a warning with the address."""
+    addresses = [{"type": "InternalIP", "address": "192.0.2.55"}, {"type": "ExternalIP", "address": "192.0.2.56"}]
+    server.put({"kind": "Node", "metadata": {"name": "node-a"}, "status": {"addresses": addresses}})
+    finding = found("--kubeconfig", kubeconfig)["NFT019"]
+    assert seen(finding).startswith("no interface here has InternalIP 192.0.2.55 of the Node node-a: a wrong node name")
+    run("ip address add 192.0.2.55/32 dev lo")
+    assert "NFT019" not in found("--kubeconfig", kubeconfig)
+
+
 @pytest.mark.parametrize(("version", "is_old"), [("v1.27.16", True), ("v1.28.0", False), ("v1.37.2", False)])
 def test_an_old_kubernetes(server: ApiServer, kubeconfig: Path, version: str, is_old: bool) -> None:
     """A server that is older than the oldest supported version is a warning with both versions."""
@@ -864,7 +874,7 @@ def test_each_code_is_provoked() -> None:
     """Every code that a check may find is in a test above."""
     sources = "".join(path.read_text() for path in Path(diagnosis_module.__file__).parent.glob("*_checks.py"))
     codes = {Code[name] for name in re.findall(r"\bCode\.(\w+)", sources)}
-    assert len(codes) == 37
+    assert len(codes) == 38
     source = Path(__file__).read_text()
     assert {code for code in codes if code not in source} == set()
 

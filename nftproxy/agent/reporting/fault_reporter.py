@@ -18,6 +18,7 @@ from nftproxy.model.codes import Code
 from nftproxy.model.errors import Problem
 from nftproxy.model.objects import ObjectKey
 from nftproxy.model.texts import first_of
+from nftproxy.model.whereabouts import elsewhere
 from nftproxy.pipeline import Pipeline
 from nftproxy.policy.budget import Shortage
 from nftproxy.policy.fronts import LostClaim
@@ -69,6 +70,11 @@ class FaultReporter:
         elif Code.NODE_UNKNOWN not in self._ongoing:  # as after nearly every change
             return
         self._report_ongoing(Code.NODE_UNKNOWN, warnings, f"the cluster has the Node {self._node} now")
+
+    def report_elsewhere(self, absent: Collection[Address]) -> None:
+        """Report the Node's addresses that no interface here has."""
+        warnings = {tuple(absent): elsewhere(self._node, absent)} if absent else {}
+        self._report_ongoing(Code.NODE_ELSEWHERE, warnings, f"interfaces here have the addresses of {self._node} again")
 
     def report_unrouted(self, unrouted: Mapping[Address, str]) -> None:
         """Report the endpoints in clusterCIDR that this node has no route to, each with the system's reason."""

@@ -20,7 +20,8 @@ from pathlib import Path
 
 from nftproxy.agent.http.connection_limits import BoundedConnections, ConnectionLimits
 from nftproxy.agent.http.server import HttpRequest, HttpResponse, HttpServer
-from nftproxy.kernel.unix_sockets import ROOT, listen, peer
+from nftproxy.agent.socket.answers import NAMESPACE
+from nftproxy.kernel.unix_sockets import ROOT, listen, network_namespace, peer
 from nftproxy.logs import warn
 from nftproxy.model.codes import Code
 from nftproxy.model.errors import BadInput, NftproxyError
@@ -123,7 +124,7 @@ async def _answer(pieces: AsyncIterator[bytes]) -> HttpResponse:
             warn(error.code, "an answer breaks off: %(reason)s", reason=error)
             raise ConnectionAbortedError from error  # without the end of the answer the asking command knows
 
-    return HttpResponse(200, _JSON_LINES, whole())
+    return HttpResponse(200, _JSON_LINES | {NAMESPACE: network_namespace()}, whole())
 
 
 def _text(status: int, text: str) -> HttpResponse:

@@ -11,6 +11,9 @@ import msgspec
 from nftproxy.model.addresses import host_port
 from nftproxy.model.last_transactions import LastRefusal, LastTransaction
 
+NAMESPACE = "Network-Namespace"
+"""The header of an answer with the network namespace whose kernel the agent reads and writes."""
+
 
 class ListingRow(msgspec.Struct, frozen=True, tag_field="kind", rename="camel"):
     """A row of a listing, about a Service."""

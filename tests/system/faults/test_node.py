@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 
 from nftproxy_conformance.apiserver import ApiServer
+from nftproxy_conformance.lab import Namespace
 from nftproxy_conformance.lab.topology import NODE_NAME
 
+from tests.support.command import nftproxy
 from tests.system.faults.bench import Bench, endpoints, node, service
 
 AGENT = "tests.system.faults.hasty"
@@ -59,3 +61,15 @@ def test_a_node_that_does_not_forward(bench: Bench) -> None:
         bench.lab.node.sysctl({"ipv4/ip_forward": "1"})
     bench.wait_until(lambda: warnings(bench) == [])
     assert bench.log().count(warning) == 1, "a state is logged once"
+
+
+def test_an_agent_of_another_network_namespace(bench: Bench) -> None:
+    """A command in another network namespace than the agent says so, and `doctor` doesn't quote that agent."""
+    with Namespace("elsewhere") as pod:
+        asking = ("--agent-socket", str(bench.socket_path))
+        status = pod.call(lambda: nftproxy("status", *asking))
+        doctor = pod.call(lambda: nftproxy("doctor", *asking))
+    what = f"the agent at {bench.socket_path} works in another network namespace (net:["
+    assert status.err.startswith(f"caveat: NFT019: {what}")
+    assert f"the agent's configuration: {what}" in " ".join(doctor.out.split())
+    assert "works in another" not in bench.command("status").err

@@ -4,10 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
+
+import yaml
+from nftproxy_conformance.lab.topology import NODE_IP, NODE_NAME
 
 from nftproxy.agent.reporting.health import DELETION_TAINT
+from tests.support import objects
 from tests.system.faults.bench import Bench, node
-from tests.system.incidents.rows import Incident
+from tests.system.faults.test_life import LOADED
+from tests.system.incidents.rows import DOCTOR, FINE, HTTP, WELL, Harm, Incident
 
 # Damage
 
@@ -22,9 +28,60 @@ def leaving(bench: Bench) -> Iterator[None]:
     bench.server.put(node())
 
 
+def renamed(server_has: str, addresses: tuple[str, ...]) -> Harm:
+    """The agent has the name of a Node with these addresses."""
+
+    @contextmanager
+    def harm(bench: Bench) -> Iterator[None]:
+        bench.server.put(objects.node(server_has, *addresses))
+        with configured(hostnameOverride=server_has)(bench):
+            yield
+        bench.server.delete("Node", "", server_has)
+
+    return harm
+
+
+def configured(**fields: Any) -> Harm:
+    """The configuration has other fields."""
+
+    @contextmanager
+    def harm(bench: Bench) -> Iterator[None]:
+        with bench.logging(LOADED):
+            bench.config_map.update(yaml.safe_dump(bench.configuration | fields))
+        yield
+        with bench.logging(LOADED):
+            bench.config_map.update(yaml.safe_dump(bench.configuration))
+        bench.wait_until_right()
+
+    return harm
+
+
+@contextmanager
+def moved(bench: Bench) -> Iterator[None]:
+    """The Node's status has addresses that the machine no longer has."""
+    bench.server.put(objects.node(NODE_NAME, "192.0.2.44", zone="a"))
+    yield
+    bench.server.put(node())
+
+
+@contextmanager
+def one_family_moved(bench: Bench) -> Iterator[None]:
+    """The Node's status has an IPv6 address that the machine no longer has."""
+    bench.server.put(objects.node(NODE_NAME, NODE_IP, "2001:db8::44", zone="a"))
+    yield
+    bench.server.put(node())
+
+
 # Incidents
 
+OTHERS_NAME = renamed("node-z", ("192.0.2.55",))
+ELSEWHERE = ("NFT019", "192.0.2.55")
 NIGHT = [
+    Incident("wrong node name", "status", ELSEWHERE, (), OTHERS_NAME, WELL),
+    Incident("wrong node name, by explain", HTTP, ELSEWHERE, FINE, OTHERS_NAME),
+    Incident("wrong node name, by doctor", "doctor --config config.yaml", ELSEWHERE, (), OTHERS_NAME, (), 1),
+    Incident("node's address has changed", "status", ("NFT019", "192.0.2.44"), (), moved, WELL),
+    Incident("node's IPv6 address has changed", DOCTOR, ("NFT019", "2001:db8::44"), (), one_family_moved, (), 1),
     Incident("autoscaler removes the node", "status", (DELETION_TAINT, "NO NEW CONNECTIONS"), (), leaving, (), 3),
 ]
 """Incidents with the node's state that no object of the Service shows."""
