@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 from pathlib import Path
 from tempfile import mkdtemp
@@ -22,9 +23,13 @@ class CommitHook(BuildHookInterface[Any]):
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:  # noqa: ARG002 -- hatchling's signature
         """Write the file beside the checkout, which stays as it is."""
-        file = Path(mkdtemp(prefix="nftproxy-commit-")) / "commit.txt"
-        file.write_text(_commit(Path(self.root)))
-        build_data["force_include"][str(file)] = NAME
+        self._file = Path(mkdtemp(prefix="nftproxy-commit-")) / "commit.txt"
+        self._file.write_text(_commit(Path(self.root)))
+        build_data["force_include"][str(self._file)] = NAME
+
+    def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:  # noqa: ARG002
+        """Remove the file."""
+        shutil.rmtree(self._file.parent)
 
 
 def _commit(root: Path) -> str:

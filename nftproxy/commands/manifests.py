@@ -8,10 +8,10 @@ from typing import Any, NamedTuple
 
 import click
 
-from nftproxy.api.validate import is_label_key, is_label_value
+from nftproxy.commands.pod_options import label_of, pod_options, pod_settings
 from nftproxy.config.flags import flags_by_path, override
 from nftproxy.config.parse_config import EMPTY_CONFIG, parse_config
-from nftproxy.deploy.daemonset import TEMPLATE, DaemonSetOptions, configuration, deployed, render
+from nftproxy.deploy.daemonset import ALERTS, TEMPLATE, DaemonSetOptions, alerts_of, configuration, deployed, render
 from nftproxy.deploy.distributions import DISTRIBUTIONS, Distribution
 from nftproxy.model.codes import Code
 from nftproxy.model.pod_interfaces import POD_INTERFACES, PodInterfaces, of_daemon_sets
@@ -78,8 +78,15 @@ class PodsByInterface(NamedTuple):
     "--startup-taint", default="", help="The key of a taint to remove once all rules are loaded.", metavar="KEY"
 )
 @click.option("--service-proxy-name", default="", help="Serve just the Services with this label value.", metavar="NAME")
+@click.option(
+    "--pod-monitor/--no-pod-monitor", default=True, show_default=True, help="Whether --monitoring has a PodMonitor."
+)
+@click.option("--alerts/--no-alerts", help="Whether there are alerts (PrometheusRule).")
+@pod_options
 @click.option("--reader", is_flag=True, help="Print only the rights to ask the agents of all nodes.")
-def manifests_command(config_maps: Path | None, distribution: str, cni: str, reader: bool, **options: Any) -> None:
+def manifests_command(
+    config_maps: Path | None, distribution: str, cni: str, *, reader: bool, alerts: bool, **options: Any
+) -> None:
     """Print the objects that run the agent on a cluster.
 
     Nothing is left to fill in.  FILE has the cluster's own kube-proxy ConfigMap, "-" is standard input: kubectl
@@ -102,6 +109,8 @@ def manifests_command(config_maps: Path | None, distribution: str, cni: str, rea
     config = deployed(asked)
     template = (deploy_templates_dir() / TEMPLATE).read_text()
     click.echo(render(template, asked, config, to_yaml([configuration(config)])), nl=False)
+    if alerts:
+        click.echo(f"---\n{alerts_of(asked, (deploy_templates_dir() / ALERTS).read_text())}", nl=False)
 
 
 def _asked(
@@ -115,21 +124,27 @@ def _asked(
     node_selector: str,
     monitoring: bool,
     sysctls: bool,
-    **fields: str,
+    pod_monitor: bool,
+    cluster_cidr: str,
+    startup_taint: str,
+    service_proxy_name: str,
+    **pod: Any,
 ) -> DaemonSetOptions:
     if not _IMAGE.fullmatch(image):
         raise click.BadParameter(f"{image!r} is not the name of an image", param_hint="--image")
-    name, is_label, value = node_selector.partition("=")
-    if node_selector and not (is_label and is_label_key(name) and (not value or is_label_value(value))):
-        raise click.BadParameter(f"{node_selector!r} is not NAME=VALUE", param_hint="--node-selector")
+    fields = {
+        "cluster_cidr": cluster_cidr, "startup_taint": startup_taint, "service_proxy_name": service_proxy_name
+    }  # fmt: skip
     return DaemonSetOptions(
         distribution,
         _config(distribution, found.config, source, pods, fields),
         api_server or found.server,
         image,
-        node_labels=((name, value),) if node_selector else (),
+        node_labels=(label_of(node_selector, "--node-selector"),) if node_selector else (),
         has_monitoring=monitoring,
         sets_sysctls=sysctls,
+        has_pod_monitor=pod_monitor,
+        **pod_settings(**pod),
     )
 
 

@@ -7,7 +7,7 @@ error, which names the option to give.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from ipaddress import ip_address
 from typing import Any, NamedTuple
 
@@ -31,6 +31,8 @@ from nftproxy.model.settings import (
 )
 
 TEMPLATE = "agent.yaml.j2"
+ALERTS = "alerts.yaml"
+"""The alerts, a PrometheusRule."""
 
 NO_SYSCTLS = Conntrack(max_per_core=0, min=0, tcp_established_timeout=0, tcp_close_wait_timeout=0)
 """The settings of connection tracking that leave each sysctl as it is."""
@@ -39,6 +41,15 @@ OOM_SCORE_ADJ = -997
 """The kubelet's value for system-node-critical pods: the agent has no right to lower it."""
 
 Json = dict[str, Any]
+
+
+NAMESPACE = "kube-system"
+
+RESOURCES: Json = {"requests": {"cpu": "50m", "memory": "128Mi"}, "limits": {"memory": "1Gi"}}
+"""The default resources of each container."""
+
+TOLERATIONS: list[Json] = [{"operator": "Exists"}]
+"""The default tolerations: every node needs its agent."""
 
 
 class DaemonSetOptions(NamedTuple):
@@ -55,6 +66,17 @@ class DaemonSetOptions(NamedTuple):
     has_monitoring: bool = False
     sets_sysctls: bool = True
     """Whether a privileged init container sets the node's sysctls."""
+    has_pod_monitor: bool = True
+    """Whether monitoring has a PodMonitor of the Prometheus operator."""
+    namespace: str = NAMESPACE
+    pull_secrets: tuple[str, ...] = ()
+    """Names of Secrets that the image's registry asks for."""
+    pod_labels: tuple[tuple[str, str], ...] = ()
+    pod_annotations: tuple[tuple[str, str], ...] = ()
+    resources: Json = RESOURCES
+    tolerations: list[Json] = TOLERATIONS
+    affinity: Json | None = None
+    """The pods' affinity, by default that of the distribution, which avoids nodes that take no DaemonSet."""
 
 
 class PolicyRule(NamedTuple):
@@ -162,7 +184,6 @@ def render(template: str, options: DaemonSetOptions, config: Config, text: str) 
         autoescape=False,
     )
     host, port = _api(options)
-    avoided = options.distribution.avoided
     # The template can only loop, so an optional value is a list.
     return environment.from_string(template).render(
         remarks=_remarks(options, config),
@@ -175,9 +196,33 @@ def render(template: str, options: DaemonSetOptions, config: Config, text: str) 
         ports=_ports(options, config),
         probe_hosts=[host for host in [_host(config.healthz_bind_address)] if host not in ("0.0.0.0", "::")],
         node_labels=options.node_labels,
-        avoided=[avoided] if avoided else [],
-        jobs=[_CANARY_JOB if config.is_canary else _JOB] if options.has_monitoring else [],
+        jobs=[_CANARY_JOB if config.is_canary else _JOB] if options.has_monitoring and options.has_pod_monitor else [],
+        namespace=options.namespace,
+        pull_secrets=_given([{"name": name} for name in options.pull_secrets]),
+        pod_labels=options.pod_labels,
+        pod_annotations=_given(dict(options.pod_annotations)),
+        resources=options.resources,
+        tolerations=options.tolerations,
+        affinities=_given(options.affinity or _avoiding(options.distribution.avoided)),
     )
+
+
+def _given(value: Json | list[Json]) -> list[Json | list[Json]]:
+    """A value that the template has only if there is one."""
+    return [value] if value else []
+
+
+def _avoiding(labels: Iterable[tuple[str, str]]) -> Json:
+    """The affinity of pods that avoid nodes with one of these labels."""
+    terms = [{"key": name, "operator": "NotIn", "values": [value]} for name, value in labels]
+    required = {"nodeSelectorTerms": [{"matchExpressions": terms}]}
+    return {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": required}} if terms else {}
+
+
+def alerts_of(options: DaemonSetOptions, text: str) -> str:
+    """Return the text of `ALERTS` in the namespace of the objects, and for a canary with the name of its job."""
+    text = text.replace(f"namespace: {NAMESPACE}", f"namespace: {options.namespace}")
+    return text.replace(f'job="{_JOB}"', f'job="{_CANARY_JOB}"') if options.config.is_canary else text
 
 
 def _asks_for_sysctls(config: Config) -> bool:

@@ -240,6 +240,14 @@ def test_what_is_not_known_is_named_with_its_option(arguments: list[str], unknow
         (["--api-server", "https://kubernetes.default.svc"], "kubernetes.default.svc is a Service"),
         (["--cluster-cidr", "10.0.0.0"], "--cluster-cidr: '10.0.0.0' is not a CIDR"),
         (["--image", "a b"], "'a b' is not the name of an image"),
+        (["--namespace", "a.b"], "'a.b' is not the name of a namespace"),
+        (["--image-pull-secret", "a b"], "'a b' is not the name of a Secret"),
+        (["--resources", "[1]"], "'[1]' is not a mapping in YAML"),
+        (["--tolerations", "a: b"], "'a: b' is not a list in YAML"),
+        (["--affinity", "a: ["], "'a: [' is not a mapping in YAML"),
+        (["--affinity", "a: b\n---\nc: d"], "is not a mapping in YAML"),
+        (["--pod-label", "team=a b"], "'team=a b' is not NAME=VALUE"),
+        (["--pod-annotation", "team"], "'team' is not NAME=VALUE"),
         (["--node-selector", "proxy"], "'proxy' is not NAME=VALUE"),
         (["--node-selector", "proxy-=x"], "'proxy-=x' is not NAME=VALUE"),
         (["--node-selector", "a..b/proxy=x"], "'a..b/proxy=x' is not NAME=VALUE"),
@@ -391,6 +399,56 @@ def test_nothing_is_privileged_without_sysctls() -> None:
     for field in ("tcpBeLiberal: true", "udpTimeout: 30s"):
         made = make("-", stdin=asks_for_none.replace(none, f"{none[:-1]}, {field}}}"))
         assert "initContainers" in made.pod
+
+
+def test_pods_are_as_their_options_say() -> None:
+    """Each option about the pods has its place, and the API takes the result."""
+    made = make(
+        *KNOWN,
+        *("--namespace", "proxy", "--image-pull-secret", "a", "--image-pull-secret", "b"),
+        *("--resources", "{limits: {memory: 2Gi}}", "--tolerations", "[{key: k, operator: Exists}]"),
+        *("--affinity", "{nodeAffinity: {}}", "--pod-label", "team=net", "--pod-annotation", "note=two words"),
+    )
+    expect_valid(yaml.safe_dump(made.objects["DaemonSet"]), API_VERSIONS[-1])
+    assert {each["metadata"].get("namespace", "proxy") for each in made.objects.values()} == {"proxy"}
+    assert made.objects["ClusterRoleBinding"]["subjects"][0]["namespace"] == "proxy"
+    assert made.pod["imagePullSecrets"] == [{"name": "a"}, {"name": "b"}]
+    containers = [*made.pod["initContainers"], made.agent]
+    assert [each["resources"] for each in containers] == [{"limits": {"memory": "2Gi"}}] * 2
+    assert made.pod["tolerations"] == [{"key": "k", "operator": "Exists"}]
+    assert made.pod["affinity"] == {"nodeAffinity": {}}
+    metadata = made.objects["DaemonSet"]["spec"]["template"]["metadata"]
+    assert metadata == {
+        "labels": {"app.kubernetes.io/name": "nftproxy", "team": "net"},
+        "annotations": {"note": "two words"},
+    }
+    assert made.objects["DaemonSet"]["spec"]["selector"]["matchLabels"] == {"app.kubernetes.io/name": "nftproxy"}
+
+
+def test_an_affinity_replaces_that_of_the_distribution() -> None:
+    """A cluster with Fargate nodes avoids them, unless the administrator says where pods go."""
+    asked = ["--for", "eks", "--api-server", "https://10.0.0.1:6443"]
+    assert "nodeAffinity" in make(*asked).pod["affinity"]
+    assert make(*asked, "--affinity", "{podAffinity: {}}").pod["affinity"] == {"podAffinity": {}}
+
+
+def test_alerts_are_those_of_the_example() -> None:
+    """The alerts are those of examples/monitoring, in the namespace of the objects, and a canary's have its job."""
+    text = (CHECKOUT / "examples" / "monitoring" / "rules.yaml").read_text()
+    assert make(*KNOWN, "--alerts").objects["PrometheusRule"] == yaml.safe_load(text)
+    canary = make(*KNOWN, "--alerts", "--service-proxy-name", "canary", "--namespace", "proxy").objects[
+        "PrometheusRule"
+    ]
+    wanted = text.replace('job="kube-proxy"', 'job="nftproxy"').replace("namespace: kube-system", "namespace: proxy")
+    assert wanted.count('job="nftproxy"') > 1
+    assert canary == yaml.safe_load(wanted)
+
+
+def test_monitoring_without_the_operator_has_no_pod_monitor() -> None:
+    """Without the operator's kinds metrics are open all the same."""
+    made = make(*KNOWN, "--monitoring", "--no-pod-monitor")
+    assert "PodMonitor" not in made.objects
+    assert made.config.metrics_bind_address == "0.0.0.0:10249"
 
 
 def test_a_canary_leaves_the_node_to_kube_proxy() -> None:

@@ -1,89 +1,33 @@
-"""Renders the templates of a chart as Helm does, as far as ours use its language.
-
-That is `if`, `else`, `with`, `end`, `not`, fields of `.Values`, and the functions toYaml, quote and indent.  Anything
-else is an error.
-"""
+"""Renders charts by Helm itself: its Go code, which the package helm-python-sdk brings."""
 
 from __future__ import annotations
 
-import json
-import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
-import yaml
-
-TOKEN = re.compile(r"\{\{(-?)\s*(.*?)\s*(-?)\}\}", re.DOTALL)
+from helm_python import Chart
 
 
-def merged(defaults: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
-    """The values of a chart with those that are given, map by map, as Helm merges them."""
-    return {
-        name: merged(defaults[name], value) if isinstance(value, Mapping) and name in defaults else value
-        for name, value in {**defaults, **given}.items()
-    }
+def rendered(archive: bytes, values: Mapping[str, Any], namespace: str = "kube-system") -> str:
+    """The objects that `helm template` prints for a packed chart, as YAML documents.
+
+    Raises:
+        helm_python.HelmValuesError: the chart's schema refuses the values.
+        helm_python.HelmRenderError: a template refuses them.
+    """
+    with Chart.load_archive(archive) as chart:
+        chart.validate_schema(dict(values))
+        made = chart.render(dict(values), name="nftproxy", namespace=namespace)
+    return "\n---\n".join(text for name, text in sorted(made.items()) if name.endswith(".yaml") and text.strip())
 
 
-def rendered(template: str, values: Mapping[str, Any]) -> str:
-    """The text of a template."""
-    text = re.sub(r"\s*\{\{-", "{{", template)  # a dash takes the space before it
-    assert "-}}" not in text
-    pieces = TOKEN.split(text)
-    tokens = [pieces[0]]
-    for _, action, _, following in zip(*[iter(pieces[1:])] * 4, strict=True):
-        tokens += [f"{{{action}", following]
-    stream = iter(tokens)
-    found = "".join(_block(stream, {"Values": values}, is_shown=True)[0])
-    assert next(stream, None) is None
-    return found
+def lint(path: str, **options: Any) -> list[str]:
+    """What `helm lint` has to say about the chart in a folder, without hints."""
+    from helm_python import chart
+
+    said = chart.lint(path, **options)
+    return [*said["errors"], *(each["error"] for each in said["messages"] if each["severity"] != HINT)]
 
 
-def _block(stream: Iterator[str], dot: Any, *, is_shown: bool) -> tuple[list[str], str]:
-    """The texts up to the end of a block, and the word that ends it."""
-    texts: list[str] = []
-    for token in stream:
-        if not token.startswith("{"):
-            texts += [token] * is_shown
-            continue
-        keyword, _, rest = token[1:].partition(" ")
-        if keyword in ("end", "else"):
-            return texts, keyword
-        if keyword in ("if", "with"):
-            value = _condition(rest, dot)
-            inner, ending = _block(stream, value if keyword == "with" else dot, is_shown=is_shown and bool(value))
-            texts += inner
-            if ending == "else":
-                inner, ending = _block(stream, dot, is_shown=is_shown and not value)
-                texts += inner
-            assert ending == "end"
-        elif is_shown:
-            texts.append(_value(token[1:], dot))
-    return texts, ""
-
-
-def _condition(text: str, dot: Any) -> Any:
-    return not _condition(text[4:], dot) if text.startswith("not ") else _field(text, dot)
-
-
-def _field(path: str, dot: Any) -> Any:
-    assert re.fullmatch(r"\.|(\.\w+)+", path), path
-    for name in path.split(".")[1:]:
-        dot = dot[name] if name else dot
-    return dot
-
-
-def _value(pipeline: str, dot: Any) -> str:
-    first, *functions = pipeline.split(" | ")
-    name, _, argument = first.rpartition(" ")
-    value = _field(argument, dot)
-    for function in [*([name] if name else []), *functions]:
-        match function.split():
-            case ["toYaml"]:
-                value = yaml.safe_dump(value, default_flow_style=False).rstrip("\n")
-            case ["quote"]:
-                value = json.dumps(str(value))
-            case ["indent", number]:
-                value = re.sub("^", int(number) * " ", value, flags=re.MULTILINE)
-            case _:
-                raise AssertionError(function)
-    return str(value)
+HINT = 1
+"""The severity of a hint, such as that an icon is recommended (Helm's lint/support)."""

@@ -187,4 +187,4 @@ def test_the_chart_unpacks_to_a_folder_of_its_name(tmp_path: Path) -> None:
     """The archive has the form in which Helm packs charts."""
     subprocess.run(["tar", "-xf", DIST / f"nftproxy-{__version__}.tgz", "-C", tmp_path], check=True)
     found = sorted(path.name for path in (tmp_path / "nftproxy").iterdir())
-    assert found == ["Chart.yaml", "templates", "values.schema.json", "values.yaml"]
+    assert found == ["Chart.yaml", "alerts.yaml", "templates", "values.schema.json", "values.yaml"]

@@ -8,40 +8,88 @@ apart.  A canary, and nodes that an EKS cluster must avoid, are for the command 
 from __future__ import annotations
 
 import difflib
+import json
 from collections.abc import Iterator
 from ipaddress import ip_network
 
 import msgspec
 
-from nftproxy.deploy.daemonset import TEMPLATE, DaemonSetOptions, Json, configuration, deployed, render
+from nftproxy.deploy.daemonset import ALERTS, TEMPLATE, DaemonSetOptions, Json, configuration, deployed, render
 from nftproxy.deploy.distributions import KUBEADM
 from nftproxy.model.settings import Config
 from nftproxy.sources.documents import to_yaml
 from nftproxy.templates_dir import deploy_templates_dir
+from tools.project import URL
 
-HOST, PORT, IMAGE, LABEL = "host.invalid", 65534, "image.invalid", "label.invalid"
+HOST, PORT, IMAGE, LABEL, POD_LABEL, SPACE = (
+    "host.invalid",
+    65534,
+    "image.invalid",
+    "label.invalid",
+    "pod.invalid",
+    "space",
+)
+OLDEST = "1.28"
+"""The oldest Kubernetes that is supported (docs/install.md)."""
+CIDR = r"(([0-9]{1,3}\.){3}[0-9]{1,3}/[0-9]{1,2}|[0-9A-Fa-f:.]*:[0-9A-Fa-f:.]*/[0-9]{1,3})"
 TAINT = ".Values.config.nftproxy.startupTaint"
 OF_VALUES = ("clusterCIDR", "nftproxy")
 """The fields of the configuration that `config` of the values has.  With them it may have more."""
 GIVEN = "fields-of-values: true\n"
+FOUND = "in.values"
+"""The key of a mapping that stands for a value."""
 
+LABELS = "{{{{- with .Values.{} }}}}\n{{{{ toYaml . | indent 8 }}}}\n{{{{- end }}}}\n"
+NEEDS_HOST = "apiServer.host is needed: the API server as every node reaches it, without a Service"
+NEEDS_RANGE = (
+    "config.clusterCIDR is needed: the ranges of the pods, unless config.detectLocalMode says how they are recognised"
+)
+CONFIG = f"""\
+    {{{{- $config := deepCopy .Values.config }}}}
+    {{{{- if not (or $config.clusterCIDR $config.detectLocalMode) }}}}
+    {{{{- fail {json.dumps(NEEDS_RANGE)} }}}}
+    {{{{- end }}}}
+    {{{{- if kindIs "slice" $config.clusterCIDR }}}}
+    {{{{- $_ := set $config "clusterCIDR" (join "," $config.clusterCIDR) }}}}
+    {{{{- end }}}}
+{{{{ toYaml $config | indent 4 }}}}
+"""
 EXPRESSIONS = {
-    f'        {LABEL}: "1"\n': "{{- with .Values.nodeSelector }}\n{{ toYaml . | indent 8 }}\n{{- end }}\n",
-    f"    {GIVEN}": "{{ toYaml .Values.config | indent 4 }}\n",
-    f'"{HOST}"': "{{ .Values.apiServer.host | quote }}",
+    f'        {LABEL}: "1"\n': LABELS.format("nodeSelector"),
+    f'        {POD_LABEL}: "1"\n': LABELS.format("podLabels"),
+    f"    {GIVEN}": CONFIG,
+    f'"{HOST}"': f"{{{{ required {json.dumps(NEEDS_HOST)} .Values.apiServer.host | quote }}}}",
     f'"{PORT}"': "{{ .Values.apiServer.port | quote }}",
     f'"{IMAGE}"': "{{ .Values.image | quote }}",
+    f"namespace: {SPACE}\n": "namespace: {{ .Release.Namespace }}\n",
+    'imagePullSecrets: [{"name": "in.values"}]': "imagePullSecrets: {{ toJson .Values.imagePullSecrets }}",
+    **{
+        f'{field}: {{"{FOUND}": "{field}"}}': f"{field}: {{{{ toJson .Values.{value} }}}}"
+        for field, value in (("affinity", "affinity"), ("resources", "resources"), ("annotations", "podAnnotations"))
+    },
+    f'tolerations: [{{"{FOUND}": "tolerations"}}]': "tolerations: {{ toJson .Values.tolerations }}",
 }
 """Texts of the rendered template, and what a chart has there."""
 
-CONDITIONS = {"has_monitoring": ".Values.monitoring", "sets_sysctls": ".Values.sysctls", "startup_taint": TAINT}
+CONDITIONS = {
+    "has_monitoring": ".Values.monitoring",
+    "has_pod_monitor": ".Values.podMonitor",
+    "sets_sysctls": ".Values.sysctls",
+    "startup_taint": TAINT,
+    "pull_secrets": ".Values.imagePullSecrets",
+    "pod_annotations": ".Values.podAnnotations",
+    "affinity": ".Values.affinity",
+}
 """The condition of a chart for each option."""
 
 VALUES = """\
 # The image of the agent.
 image: nftproxy:{version}
 
-# Where every node reaches the API server without a Service.  Both are needed.
+# Secrets for the image's registry, each as in "name: NAME".
+imagePullSecrets: []
+
+# Where every node reaches the API server without a Service.  The host is needed.
 apiServer:
   host: ""
   port: 6443
@@ -49,20 +97,67 @@ apiServer:
 # Labels that a node must have to get the agent, beside kubernetes.io/os.
 nodeSelector: {{}}
 
-# Whether other machines may scrape metrics, by a PodMonitor of the Prometheus operator.
+# Which nodes get the agent, in addition to the labels.
+affinity: {{}}
+
+# Every node needs its agent, whatever its taints are.
+tolerations:
+- operator: Exists
+
+# Of each container.
+resources:
+  requests:
+    cpu: 50m
+    memory: 128Mi
+  limits:
+    memory: 1Gi
+
+# Further labels of the pods.
+podLabels: {{}}
+
+# Annotations of the pods.
+podAnnotations: {{}}
+
+# Whether other machines may scrape metrics.
 monitoring: false
+
+# Whether monitoring has a PodMonitor of the Prometheus operator.
+podMonitor: true
+
+# Whether there are alerts, as a PrometheusRule of that operator.
+alerts: false
 
 # Whether a privileged init container sets the sysctls of connection tracking.
 sysctls: true
 
 # More fields of the KubeProxyConfiguration.
 config:
-  # The ranges of the cluster's pods.  Needed, unless detectLocalMode says how else pods are recognised.
+  # The ranges of the cluster's pods, one for each family: a list, or a text with a comma.  Needed, unless
+  # detectLocalMode says how else pods are recognised.
   clusterCIDR: ""
   nftproxy:
     # The key of a taint to remove from the Node once all rules are loaded.
     startupTaint: ""
 """
+
+ALERTS_TEMPLATE = """\
+{{- if .Values.alerts }}
+{{ .Files.Get "alerts.yaml" | replace "namespace: kube-system" (printf "namespace: %s" .Release.Namespace) }}
+{{- end }}
+"""
+
+NOTES = (
+    """\
+Each node gets an agent, and kube-proxy must not run there:
+
+    kubectl --namespace {{ .Release.Namespace }} rollout status daemonset nftproxy
+    kubectl --namespace {{ .Release.Namespace }} exec daemonset/nftproxy -- nftproxy status
+
+The way from kube-proxy, and back: """
+    + URL
+    + """/ (docs/migrate.md).
+"""
+)
 
 
 def chart(version: str) -> dict[str, str]:
@@ -74,12 +169,19 @@ def chart(version: str) -> dict[str, str]:
         "type": "application",
         "version": version,
         "appVersion": version,
+        "kubeVersion": f">={OLDEST}.0-0",
+        "home": URL,
+        "sources": [URL],
+        "maintainers": [{"name": "The nftproxy authors", "url": URL}],
     }
     return {
         "Chart.yaml": to_yaml([about]),
         "values.yaml": VALUES.format(version=version),
         "values.schema.json": msgspec.json.format(msgspec.json.encode(_schema()), indent=2).decode() + "\n",
         "templates/agent.yaml": _template(),
+        "templates/alerts.yaml": ALERTS_TEMPLATE,
+        "templates/NOTES.txt": NOTES,
+        "alerts.yaml": (deploy_templates_dir() / ALERTS).read_text(),
     }
 
 
@@ -110,12 +212,17 @@ def _differences(lines: list[str], other: list[str]) -> Iterator[tuple[int, int,
 
 def _schema() -> Json:
     """The schema of the values, which Helm checks before it renders."""
-    text, flag = {"type": "string", "minLength": 1}, {"type": "boolean"}
+    text, flag, mapping = {"type": "string", "minLength": 1}, {"type": "boolean"}, {"type": "object"}
     fixed = [name for name in _fixed_fields("sets_sysctls") if name != "conntrack"]
     config = {
         "type": "object",
         "properties": {
-            "clusterCIDR": {"type": "string"},
+            "clusterCIDR": {
+                "anyOf": [
+                    {"type": "string", "pattern": f"^({CIDR}(,{CIDR})?)?$"},
+                    {"type": "array", "items": {"type": "string", "pattern": f"^{CIDR}$"}, "maxItems": 2},
+                ]
+            },
             "nftproxy": {
                 "type": "object",
                 "properties": {"startupTaint": {"type": "string"}},
@@ -124,16 +231,28 @@ def _schema() -> Json:
         },
         "required": list(OF_VALUES),
         "propertyNames": {"not": {"enum": fixed}},
-        "anyOf": [{"properties": {"clusterCIDR": {"minLength": 1}}}, {"required": ["detectLocalMode"]}],
     }
     port = {"type": "integer", "minimum": 1, "maximum": 65535}
-    api_server = {"type": "object", "properties": {"host": text, "port": port}, "required": ["host", "port"]}
-    labels = {"type": "object", "additionalProperties": {"type": "string"}}
+    api_server = {
+        "type": "object",
+        "properties": {"host": {"type": "string"}, "port": port},
+        "required": ["host", "port"],
+    }
+    labels = mapping | {"additionalProperties": {"type": "string"}}
+    secret = mapping | {"properties": {"name": text}, "required": ["name"], "additionalProperties": False}
     values = {
         "image": text,
         "apiServer": api_server | {"additionalProperties": False},
+        "imagePullSecrets": {"type": "array", "items": secret},
         "nodeSelector": labels,
+        "affinity": mapping,
+        "tolerations": {"type": "array", "items": mapping},
+        "resources": mapping,
+        "podLabels": labels,
+        "podAnnotations": labels,
         "monitoring": flag,
+        "podMonitor": flag,
+        "alerts": flag,
         "sysctls": flag,
         "config": config,
     }
@@ -171,12 +290,25 @@ def rendered_manifests(asked: DaemonSetOptions, configuration_file: str) -> str:
 def _asked(without: str) -> DaemonSetOptions:
     """All options that a chart has, except for `without`."""
     taint = "" if without == "startup_taint" else "taint.invalid"
+    options: Json = {
+        "has_monitoring": True,
+        "has_pod_monitor": True,
+        "sets_sysctls": True,
+        "pull_secrets": (FOUND,),
+        "pod_annotations": ((FOUND, "annotations"),),
+        "affinity": {FOUND: "affinity"},
+    }
+    if without in options:
+        options[without] = type(options[without])()  # false, or empty
     return DaemonSetOptions(
         KUBEADM,
         Config(startup_taint=taint, cluster_cidrs=(ip_network("192.0.2.0/24"),)),
         api_server=f"https://{HOST}:{PORT}",
         image=IMAGE,
         node_labels=((LABEL, "1"),),
-        has_monitoring=without != "has_monitoring",
-        sets_sysctls=without != "sets_sysctls",
+        namespace=SPACE,
+        pod_labels=((POD_LABEL, "1"),),
+        resources={FOUND: "resources"},
+        tolerations=[{FOUND: "tolerations"}],
+        **options,
     )
