@@ -19,7 +19,7 @@ from typing import TypeVar
 from nftproxy.api import schema
 from nftproxy.api.decode import Report, show
 from nftproxy.api.validate import is_label_value
-from nftproxy.model.addresses import Network, parse_network
+from nftproxy.model.addresses import Network, modern_spelling, parse_network
 from nftproxy.model.annotations import (
     NONE,
     OF_SERVICES,
@@ -152,7 +152,7 @@ def _ranges(value: str) -> tuple[Network, ...]:
 
 def _range(text: str) -> Network:
     try:
-        return parse_network(text)
+        return parse_network(modern_spelling(text))
     except ValueError as error:
         raise BadValue(f"has {show(text)}, which is not a CIDR") from error
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from nftproxy.model.codes import Code
+from nftproxy.model.codes import NOTES, Code
 from nftproxy.model.errors import Problem
 from nftproxy.model.objects import ObjectKey
 
@@ -44,7 +44,7 @@ class ProblemTracker:
 
     def __init__(self) -> None:
         self.count = 0
-        """The number of present faults."""
+        """The number of present faults.  Notes don't count."""
         self._known: dict[Key, Sequence[Problem]] = {}
         self._listed: set[Key] = set()
         self._fresh: list[tuple[Key, Problem]] = []
@@ -66,8 +66,8 @@ class ProblemTracker:
         if not problems and key not in self._known:
             return
         old = self._known.pop(key, ())
-        kept = problems[:MOST_OF_ONE]
-        self.count += len(kept) - len(old)
+        kept = sorted(problems, key=_is_note)[:MOST_OF_ONE]  # stable: faults first
+        self.count += _costly(kept) - _costly(old)
         if kept:
             self._known[key] = kept
             self._listed.add(key)
@@ -119,3 +119,12 @@ class ProblemTracker:
                 text = f"and {window.left_out} more problems, as it was written again and again"
                 reported.append(Problem("", window.name, "", text, Code.MORE_PROBLEMS))
         return reported
+
+
+def _costly(problems: Sequence[Problem]) -> int:
+    """Return the number of problems that cost a part of an object."""
+    return sum(not _is_note(problem) for problem in problems)
+
+
+def _is_note(problem: Problem) -> bool:
+    return problem.code in NOTES

@@ -27,7 +27,16 @@ from nftproxy.api.validate import (
     virtual_address,
     word,
 )
-from nftproxy.model.addresses import FAMILY_NAMES, Address, Family, Network, Protocol, family_of, parse_network
+from nftproxy.model.addresses import (
+    FAMILY_NAMES,
+    Address,
+    Family,
+    Network,
+    Protocol,
+    family_of,
+    modern_spelling,
+    parse_network,
+)
 from nftproxy.model.codes import Code
 from nftproxy.model.objects import (
     Label,
@@ -104,6 +113,9 @@ def build_service(given: schema.RawService, key: ObjectKey, report: Report) -> S
     balanced = kind is ServiceType.LOAD_BALANCER
     ingress = list(_ingress_ips(given.status, report)) if balanced else []
     external_ips = several(spec.external_ips, virtual_address, "spec.externalIPs", report)
+    load_balancer_ips = tuple(dict.fromkeys(ip for ip, mode in ingress if mode != PROXIED))
+    source_ranges = _source_ranges(spec.load_balancer_source_ranges, report) if balanced else ()
+    _note_open_family(source_ranges, load_balancer_ips, report)
     internal, external = _policies(spec, report)
     if kind is ServiceType.CLUSTER_IP and not external_ips:
         external = TrafficPolicy.CLUSTER
@@ -116,9 +128,9 @@ def build_service(given: schema.RawService, key: ObjectKey, report: Report) -> S
         cluster_ips=cluster_ips,
         ports=_shared_ports(tuple(_service_ports(spec, kind, report))),
         external_ips=external_ips,
-        load_balancer_ips=tuple(dict.fromkeys(ip for ip, mode in ingress if mode != PROXIED)),
+        load_balancer_ips=load_balancer_ips,
         proxied_ips=tuple(dict.fromkeys(ip for ip, mode in ingress if mode == PROXIED)),
-        source_ranges=_source_ranges(spec.load_balancer_source_ranges, report) if balanced else (),
+        source_ranges=source_ranges,
         internal_policy=internal,
         external_policy=external,
         affinity_timeout=_affinity_timeout(spec, report),
@@ -258,11 +270,31 @@ def _closed(families: set[Family], path: str, report: Report) -> Iterator[Networ
             yield NOBODY[family]
 
 
+def _note_open_family(ranges: tuple[Network, ...], guarded: tuple[Address, ...], report: Report) -> None:
+    """Report a family of load balancer addresses that is open to all because only the other family has ranges.
+
+    The API says that the field restricts traffic "to the specified client IPs", and kube-proxy opens that family too.
+    """
+    open_families = set(map(family_of, guarded)) - set(map(family_of, ranges)) if ranges else set()
+    for family in open_families:
+        name = FAMILY_NAMES[family]
+        report(
+            "spec.loadBalancerSourceRanges",
+            f"has no {name} range: the load balancer's {name} addresses are open to all",
+            Code.ONE_FAMILY_GUARDED,
+        )
+
+
 def _families_meant(item: object) -> set[Family]:
-    """Return the family that an invalid CIDR was probably meant for, or both if that is unclear."""
-    if isinstance(item, str) and ":" in item:
-        return {Family.IPV6}
-    return {Family.IPV4} if isinstance(item, str) and "." in item else set(Family)
+    """Return the family that an invalid CIDR was probably meant for, or both if that is unclear.
+
+    An IPv4-mapped range that is wider than IPv4 is unclear.
+    """
+    text = item if isinstance(item, str) else ""
+    signs = {"."} & set(text) | {":"} & set(text)
+    if len(signs) != 1 or "." in modern_spelling(text.partition("/")[0]):
+        return {Family.IPV4} if signs == {"."} else set(Family)
+    return {Family.IPV6}
 
 
 def _affinity_timeout(spec: schema.ServiceSpec, report: Report) -> int | None:

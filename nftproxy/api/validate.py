@@ -2,6 +2,9 @@
 
 Each takes a value, its path and a Report.  It returns the value as the model has it.  For a bad value it reports a
 fault, and returns None or a default.  None of them raises.
+
+Addresses and networks may have a spelling that newer API servers deny, since clusters have stored them and `clusterIPs`
+can't be changed (KEP-4858).  They are read as kube-proxy reads them, and reported.
 """
 
 from __future__ import annotations
@@ -18,10 +21,12 @@ from nftproxy.model.addresses import (
     Address,
     Network,
     Protocol,
+    modern_spelling,
     parse_address,
     parse_network,
     parse_virtual_address,
 )
+from nftproxy.model.codes import Code
 from nftproxy.model.objects import EndpointPort
 from nftproxy.model.texts import intern_text
 
@@ -132,8 +137,16 @@ def _parsed(value: object, parse: Callable[[str], N], what: str, path: str, repo
         return parse(value)
     except ValueError as error:
         reason = str(error)
-        report(path, reason if len(reason) <= _REASON else f"{show(value)} is not {what}")
-        return None
+    if (modern := modern_spelling(value)) != value:
+        try:
+            found = parse(modern)
+        except ValueError as error:
+            reason = str(error)
+        else:
+            report(path, f"{show(value)} is read as {found}: newer API servers deny this spelling", Code.OLD_SPELLING)
+            return found
+    report(path, reason if len(reason) <= _REASON else f"{show(value)} is not {what}")
+    return None
 
 
 def several(

@@ -40,7 +40,7 @@ from nftproxy.config.unused_fields import UNKNOWN, without_effect
 from nftproxy.extensions.algorithms.schedulers import replacement
 from nftproxy.model.addresses import FAMILY_NAMES, Family, Network, family_of, host_port
 from nftproxy.model.annotations import Algorithm, Failover
-from nftproxy.model.codes import Code
+from nftproxy.model.codes import NOTES, Code
 from nftproxy.model.errors import BadInput, Problem
 from nftproxy.model.settings import (
     CANARY_HEALTHZ_PORT,
@@ -86,7 +86,7 @@ def parse_config(
         return Problem(f"--{flag}", "", "", message, code) if flag else Problem(source, KIND, field, message, code)
 
     def report(field: str, message: str, code: Code | None = None, /) -> None:
-        faults.append(problem(field, message, code or Code.CONFIGURATION_INVALID))
+        (warnings if code in NOTES else faults).append(problem(field, message, code or Code.CONFIGURATION_INVALID))
 
     def warn(field: str, message: str, code: Code | None = None, /) -> None:
         warnings.append(problem(field, message, code or Code.CONFIGURATION_UNUSED))
@@ -368,7 +368,7 @@ def _node_port_addresses(given: list[object], allows_localhost: bool, report: Re
     networks = list(_EVERY_ADDRESS) if "all" in words else []
 
     def fault(path: str, message: str, code: Code | None = None, /) -> None:
-        report(path, f"{message}, nor primary, localhost or all", code)
+        report(path, message if code else f"{message}, nor primary, localhost or all", code)
 
     for i, item in enumerate(given):
         if item not in words and (cidr := network(item, f"nodePortAddresses[{i}]", fault)) is not None:

@@ -72,6 +72,7 @@ def parse_address(text: str) -> Address:
     """Return the canonical form of an IPv4 or IPv6 address.
 
     As strict as Kubernetes' own strict parser: leading zeros, IPv4-mapped IPv6 and zones are rejected (KEP-4858).
+    `modern_spelling` turns the first two into what this accepts.
 
     Raises:
         ValueError: the text is no such address.
@@ -103,12 +104,37 @@ def parse_network(text: str) -> Network:
     """Parse a CIDR.  Host bits may be set and are dropped, as Kubernetes does for source ranges.
 
     Raises:
-        ValueError: the text is no CIDR, or an IPv4-mapped CIDR.
+        ValueError: the text is no CIDR, an IPv4-mapped CIDR, or has leading zeros in its length.
     """
-    if "/" not in text or not text.rpartition("/")[2].isascii() or not text.rpartition("/")[2].isdigit():
+    address, _, length = text.rpartition("/")
+    if not _LENGTH.fullmatch(length):
         raise ValueError(f"{text!r} is not a CIDR")
-    parse_address(text.rpartition("/")[0])
+    parse_address(address)
     return ipaddress.ip_network(text, strict=False)
+
+
+_LENGTH = re.compile("0|[1-9][0-9]{0,2}")
+_LEADING_ZEROS = re.compile("(?<![0-9a-fA-F])0+(?=[0-9a-fA-F])")
+_MAPPED_BITS = 96
+"""The bits of an IPv4-mapped IPv6 address before its IPv4 address (RFC 4291)."""
+
+
+def modern_spelling(text: str) -> str:
+    """Return an address or CIDR as newer API servers spell it, and any other text without leading zeros of numbers.
+
+    API servers have stored leading zeros, which are decimal, and IPv4-mapped IPv6, which means IPv4 (KEP-4858).
+    kube-proxy reads both so (k8s.io/utils/net, ParseIPSloppy).  A CIDR wider than all of mapped IPv4 stays as it is.
+    """
+    plain = _LEADING_ZEROS.sub("", text)
+    address, slash, length = plain.partition("/")
+    try:
+        mapped = ipaddress.IPv6Address(address).ipv4_mapped
+    except ValueError:
+        return plain
+    if mapped is None or "%" in address or not slash:
+        return plain if mapped is None or "%" in address else str(mapped)
+    bits = int(length) - _MAPPED_BITS if _LENGTH.fullmatch(length) else -1
+    return f"{mapped}/{bits}" if bits >= 0 else plain
 
 
 def family_of(value: Address | Network) -> Family:

@@ -73,6 +73,8 @@ class Code(StrEnum):
     PORT_REPEATED = "NFT209", "A port repeats the name or number of another port"
     MORE_PROBLEMS = "NFT210", "There are more problems than are logged"
     ANNOTATION_UNUSED = "NFT211", "An annotation of nftproxy has no effect"
+    OLD_SPELLING = "NFT212", "An address or range has a spelling that newer API servers deny"
+    ONE_FAMILY_GUARDED = "NFT213", "Source ranges restrict one family of a load balancer, and the other is open"
 
     CONFLICT_TAKEN = "NFT301", "Another Service that takes precedence has the same address and port"
     CONFLICT_CLUSTER_IP = "NFT302", "An external address is another Service's ClusterIP"
@@ -155,3 +157,7 @@ class Code(StrEnum):
     API_OLD = "NFT638", "The API server's Kubernetes version is older than nftproxy supports"
     OTHERS_COME_FIRST = "NFT639", "Other programs' chains can take packets before they reach Services"
     FAST_PATH_PASSES_BY = "NFT640", "Packets on the fast path pass other programs' chains by"
+
+
+NOTES = frozenset({Code.OLD_SPELLING, Code.ONE_FAMILY_GUARDED})
+"""The codes of problems that cost nothing: every part of the object is used."""

@@ -296,7 +296,6 @@ TAKEN_BY_SERVER_ONLY = {
 TAKEN_BY_PARSER_ONLY = {
     "10.0.0.7/8": "bits beyond the prefix",
     "2001:db8::7/32": "bits beyond the prefix",
-    "10.0.0.0/08": "a leading zero in the length",
 }
 """Ranges that servers deny since 1.36.  Existing objects keep them, and kube-proxy too reads them as the range around
 them."""

@@ -938,6 +938,17 @@ def test_a_listing_clears_the_faults_of_missing_objects() -> None:
     assert tracker.count == 1
 
 
+def test_notes_are_said_and_not_counted() -> None:
+    """A note is logged like a fault, but nothing is lost by it, and it keeps no fault of the object from the log."""
+    tracker = ProblemTracker()
+    notes = [Problem("", "Service shop/web", "", str(number), Code.OLD_SPELLING) for number in range(MOST_OF_ONE)]
+    tracker.record(WEB, [*notes, problem("x")])
+    assert [each.message for each in tracker.pop_new(0.0)] == ["x", *map(str, range(MOST_OF_ONE - 1))]
+    assert tracker.count == 1
+    tracker.record(WEB, notes)
+    assert tracker.count == 0
+
+
 def test_complaints_are_bounded() -> None:
     """Neither a single bad object nor thousands of them fill the log."""
     tracker = ProblemTracker()

@@ -51,8 +51,8 @@ def test_without_a_readable_cluster_ip_the_service_is_lost(spec: Raw, problem: s
 @pytest.mark.parametrize(
     ("address", "problem"),
     [
-        ("203.0.113.07", "'203.0.113.07' does not appear to be an IPv4 or IPv6 address"),
-        ("::ffff:203.0.113.7", "'::ffff:203.0.113.7' has a zone or is an IPv4-mapped IPv6 address"),
+        ("203.0.113.0300", "'203.0.113.300' does not appear to be an IPv4 or IPv6 address"),
+        ("::ffff:127.0.0.1", "'127.0.0.1' is a loopback, link-local, multicast, broadcast or unspecified address"),
         ("fe80::1%eth0", "'fe80::1%eth0' has a zone or is an IPv4-mapped IPv6 address"),
         ("127.0.0.1", "'127.0.0.1' is a loopback, link-local, multicast, broadcast or unspecified address"),
         (" 203.0.113.7", "' 203.0.113.7' does not appear to be an IPv4 or IPv6 address"),
@@ -355,6 +355,14 @@ CLOSED_6 = "spec.loadBalancerSourceRanges: no IPv6 range can be read: the load b
         (["10.0.0.0/8", 10], ["10.0.0.0/8", "::/128"], [CLOSED_6]),
         ("10.0.0.0/8", ["0.0.0.0/32", "::/128"], [CLOSED_4, CLOSED_6]),
         ({}, ["0.0.0.0/32", "::/128"], [CLOSED_4, CLOSED_6]),
+        (["::ffff:192.0.2.0/120"], ["192.0.2.0/24"], []),
+        (["::FFFF:c000:0200/120", "192.0.2.0/24"], ["192.0.2.0/24"], []),
+        (["::ffff:0.0.0.0/96"], ["0.0.0.0/0"], []),
+        (["::ffff:192.0.2.0/64"], ["0.0.0.0/32", "::/128"], [CLOSED_4, CLOSED_6]),
+        (["::ffff:c000:200/129"], ["0.0.0.0/32", "::/128"], [CLOSED_4, CLOSED_6]),
+        (["::ffff:192.0.2/120"], ["0.0.0.0/32", "::/128"], [CLOSED_4, CLOSED_6]),
+        (["192.0.2.0:/24"], ["0.0.0.0/32", "::/128"], [CLOSED_4, CLOSED_6]),
+        (["198.051.100.000/024"], ["198.51.100.0/24"], []),
     ],
 )
 def test_source_ranges(given_ranges: object, expected: list[str], closed: list[str]) -> None:
@@ -376,6 +384,50 @@ def test_a_bad_source_range_is_reported() -> None:
     assert problems == [
         "Service shop/web: spec.loadBalancerSourceRanges[1]: '10.0.0' does not appear to be an IPv4 or IPv6 address"
     ]
+
+
+OPEN_6 = "has no IPv6 range: the load balancer's IPv6 addresses are open to all"
+
+
+@pytest.mark.parametrize(
+    ("given_ranges", "addresses", "problems"),
+    [
+        (["10.0.0.0/8"], ["203.0.113.80", "2001:db8::80"], [OPEN_6]),
+        (["10.0.0.0/8"], ["203.0.113.80"], []),
+        (["10.0.0.0/8", "::/0"], ["203.0.113.80", "2001:db8::80"], []),
+        ([], ["203.0.113.80", "2001:db8::80"], []),
+        (["10.0.0.0/8"], [], []),
+    ],
+)
+def test_a_family_that_stays_open_is_reported(
+    given_ranges: list[str], addresses: list[str], problems: list[str]
+) -> None:
+    """If ranges restrict one family alone, and the load balancer has addresses of the other, a note says so."""
+    raw = changed(SERVICE, "spec.loadBalancerSourceRanges", given_ranges)
+    outcome, found = read(changed(raw, "status.loadBalancer.ingress", [{"ip": each} for each in addresses]))
+    assert isinstance(outcome, Service)
+    assert found == [f"Service shop/web: spec.loadBalancerSourceRanges: {each}" for each in problems]
+    assert all(each.startswith("NFT213: ") for each in outcome.faults)
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "field", "expected"),
+    [
+        ("spec.clusterIPs.0", "10.96.011.012", "cluster_ips", ("10.96.11.12", "fd00:96::10")),
+        ("spec.externalIPs.0", "203.0.113.007", "external_ips", ("203.0.113.7",)),
+        ("spec.externalIPs.0", "02001:0db8::00007", "external_ips", ("2001:db8::7",)),
+        ("status.loadBalancer.ingress.0.ip", "::ffff:203.0.113.080", "load_balancer_ips", ("203.0.113.80",)),
+    ],
+)
+def test_stored_spellings_are_read_and_reported(path: str, value: str, field: str, expected: tuple[str, ...]) -> None:
+    """Leading zeros are decimal, a mapped address is IPv4, and both are reported with the value that is used."""
+    made, problems = service(path, value)
+    assert getattr(made, field) == expected
+    used = next(each for each in expected if each != "fd00:96::10")
+    assert problems == [
+        f"Service shop/web: {shown(path)}: '{value}' is read as {used}: newer API servers deny this spelling"
+    ]
+    assert made.faults[0].startswith("NFT212: ")
 
 
 def test_the_source_range_annotation_is_not_read() -> None:

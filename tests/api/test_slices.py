@@ -104,6 +104,7 @@ def test_conditions(conditions: object, expected: tuple[bool, bool, bool]) -> No
         ({"addresses": "10.1.0.9"}, ".addresses: '10.1.0.9' is not a list"),
         ({"addresses": [9]}, ".addresses[0]: 9 is not a string"),
         ({"addresses": ["fd00:1::4"]}, ".addresses[0]: fd00:1::4 is not an IPv4 address"),
+        ({"addresses": ["10.1.0.0256"]}, ".addresses[0]: '10.1.0.256' does not appear to be an IPv4 or IPv6 address"),
         (
             {"addresses": ["169.254.169.254"]},
             ".addresses[0]: '169.254.169.254' is a loopback, link-local, multicast, broadcast or unspecified address",

@@ -190,6 +190,20 @@ def test_the_scheduler_of_ipvs_mode(scheduler: str, algorithm: Algorithm | None)
     assert Code.IPVS_SCHEDULER not in [each.code for each in warnings]
 
 
+def test_old_spellings_are_read_with_a_warning() -> None:
+    """Addresses and ranges that kube-proxy reads as decimal are read likewise, and a warning names the value."""
+    given = {"clusterCIDR": "010.1.0.0/16", "nodePortAddresses": ["::ffff:192.168.0.0/112"], "bindAddress": "010.0.0.1"}
+    config, warnings = parse_config(HEAD | given, "")
+    assert config.cluster_cidrs == (parse_network("10.1.0.0/16"),)
+    assert config.node_port_addresses.networks == (parse_network("192.168.0.0/16"),)
+    assert config.bind_address == "10.0.0.1"
+    assert sorted((each.field, each.message.partition(": newer")[0], each.code) for each in warnings) == [
+        ("bindAddress", "'010.0.0.1' is read as 10.0.0.1", Code.OLD_SPELLING),
+        ("clusterCIDR", "'010.1.0.0/16' is read as 10.1.0.0/16", Code.OLD_SPELLING),
+        ("nodePortAddresses[0]", "'::ffff:192.168.0.0/112' is read as 192.168.0.0/16", Code.OLD_SPELLING),
+    ]
+
+
 def test_a_scheduler_counts_in_ipvs_mode_alone() -> None:
     """In other modes the scheduler has no effect."""
     config, warnings = parse_config(HEAD | {"mode": "nftables", "ipvs": {"scheduler": "sh"}}, "")

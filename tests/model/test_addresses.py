@@ -16,6 +16,7 @@ from nftproxy.model.addresses import (
     contains,
     family_of,
     is_within,
+    modern_spelling,
     of_family,
     parse_address,
     parse_network,
@@ -127,7 +128,7 @@ def test_a_network_loses_its_host_bits(text: str, network: str) -> None:
     [
         *"198.51.100.0 198.51.100.0/ 198.51.100.0/33 198.51.100.0/-1 198.51.100.0/+8".split(),
         *"198.51.100.0/255.255.255.0 198.51.100/24 198.51.100.00/24 ::ffff:198.51.100.0/120 fe80::%eth0/64".split(),
-        *"/24".split(),
+        *"/24 198.51.100.0/024".split(),
         "",
         "198.51.100.0/2\u0664",
         "198.51.100.0/24 ",
@@ -137,6 +138,34 @@ def test_what_is_no_cidr_is_refused(text: str) -> None:
     """A network needs a strict address and a decimal length that fits it."""
     with pytest.raises(ValueError, match=r"\S"):
         parse_network(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "modern"),
+    [
+        ("10.96.011.012", "10.96.11.12"),
+        ("0010.000.00.0", "10.0.0.0"),
+        ("010.1.0.0/016", "10.1.0.0/16"),
+        ("::ffff:10.1.1.4", "10.1.1.4"),
+        ("::ffff:010.001.001.004", "10.1.1.4"),
+        ("::FFFF:0a01:0104", "10.1.1.4"),
+        ("::ffff:192.0.2.0/120", "192.0.2.0/24"),
+        ("::ffff:0:0/96", "0.0.0.0/0"),
+        ("::ffff:192.0.2.7/128", "192.0.2.7/32"),
+        ("::ffff:192.0.2.0/95", "::ffff:192.0.2.0/95"),
+        ("::ffff:192.0.2.0/", "::ffff:192.0.2.0/"),
+        ("::ffff:192.0.2.0%eth0", "::ffff:192.0.2.0%eth0"),
+        ("0fd00:00096::00010", "fd00:96::10"),
+        ("::10.1.1.4", "::10.1.1.4"),
+        ("10.96.0.256", "10.96.0.256"),
+        ("web", "web"),
+        ("", ""),
+    ],
+)
+def test_old_spellings_have_modern_ones(text: str, modern: str) -> None:
+    """Leading zeros go, and IPv4-mapped IPv6 becomes IPv4 (KEP-4858).  Other text stays as it is."""
+    assert modern_spelling(text) == modern
+    assert modern_spelling(modern) == modern
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,8 @@ class World(NamedTuple):
 
     `interfaces` are the addresses on the node's interfaces without loopback.  If the proxy doesn't have them
     (`knows_interfaces`), as in `render`, it uses the Node's own addresses.  `silent` are the endpoints that don't
-    answer TCP connections from this node, the longest silent first, and `refusing` those of them that refuse.
+    answer TCP connections from this node, the longest silent first, and `refusing` those of them that refuse.  If the
+    objects have `old_spellings`, the API server has stored all addresses in them before it became strict (KEP-4858).
     """
 
     node: Node
@@ -33,6 +34,7 @@ class World(NamedTuple):
     knows_interfaces: bool = True
     silent: tuple[tuple[Address, int], ...] = ()
     refusing: frozenset[tuple[Address, int]] = frozenset()
+    old_spellings: bool = False
 
     @classmethod
     def with_objects(cls, node: Node, config: Config, objects: Iterable[object], **fields: Any) -> World:

@@ -277,6 +277,14 @@ def departures(draw: st.DrawFn) -> tuple[World, list[Event]]:
 sticky_worlds = focused(_ready, affinity_timeout=st.sampled_from([60, 10800]), **_everywhere)
 masquerading_worlds = focused(_ready, config=configs, node=lab_nodes, external_policy=policies, **_everywhere)
 hairpin_worlds = focused(_ready, internal_policy=policies)
+respelt_worlds = focused(
+    _ready,
+    external_policy=policies,
+    source_ranges=some(SOURCES, most=2),
+    node=lab_nodes,
+    config=configs,
+    **_everywhere,
+).map(lambda world: world._replace(old_spellings=True))
 unallocated_worlds = focused(
     _ready, cidrs=st.lists(service_cidrs, min_size=1, max_size=2, unique_by=lambda each: each.name)
 )

@@ -26,6 +26,7 @@ from nftproxy.model.objects import (
 from nftproxy.model.settings import Config
 from nftproxy.sources.documents import to_yaml
 from nftproxy_conformance.specification.world import World
+from nftproxy_conformance.subjects.spellings import respelt
 
 Manifest = dict[str, Any]
 
@@ -37,12 +38,13 @@ def manifests(world: World) -> str:
 
 def objects(world: World) -> list[Manifest]:
     """The objects of a world, as the API has them."""
-    return [
+    made = [
         _node(world.node),
         *map(_service_cidr, world.service_cidrs),
         *map(_service, world.services),
         *map(_slice, world.slices),
     ]
+    return list(map(respelt, made)) if world.old_spellings else made
 
 
 def stamped(document: Manifest) -> Manifest:

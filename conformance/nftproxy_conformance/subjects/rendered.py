@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 
+from nftproxy.api.parse import parse_object
 from nftproxy.installed import INSTALLED
 from nftproxy.kernel.conntrack.sweeps import Sweeper
 from nftproxy.kernel.libnftables import Kernel
@@ -19,6 +20,7 @@ from nftproxy.rules.transaction import Transaction, delete_transaction, join
 from nftproxy_conformance.lab import Lab, Namespace
 from nftproxy_conformance.specification.world import World
 from nftproxy_conformance.strategies.probes import MORE_IPS
+from nftproxy_conformance.subjects.manifests import objects
 
 
 class Rendered:
@@ -111,7 +113,13 @@ def end_gone(pipeline: Pipeline, node: Namespace, now: float) -> float:
 
 
 def events(world: World) -> Iterable[Event]:
-    """The events that describe a world to a proxy."""
+    """The events that describe a world to a proxy.  Only old spellings go the way through manifests and parsing."""
+    if world.old_spellings:
+        read = [parse_object(each, "", []) for each in objects(world)]
+        (node,) = (each for each in read if isinstance(each, Node))
+        world = World.with_objects(
+            node, world.config, read, interfaces=world.interfaces, knows_interfaces=world.knows_interfaces
+        )
     given: list[Event] = [
         Listed(Node, (world.node,)),
         Listed(ServiceCIDR, world.service_cidrs),

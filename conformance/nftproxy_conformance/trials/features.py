@@ -287,6 +287,7 @@ FEATURES = (
     _plain("topology hints", focused.topology_worlds, _to_cluster_ips),
     _plain("loadBalancerSourceRanges", focused.guarded_worlds, anything),
     _plain("denied and source ranges", focused.screened_worlds, anything),
+    _plain("stored spellings of addresses", focused.respelt_worlds, anything),
     _plain("session affinity", focused.sticky_worlds, anything),
     _plain("masquerading, detectLocalMode", focused.masquerading_worlds, _to_others, exactly),
     _plain("hairpin", focused.hairpin_worlds, _to_itself, exactly),

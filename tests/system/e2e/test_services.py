@@ -73,6 +73,12 @@ def test_hairpin(world: World, ip: Ip) -> None:
     assert world.outcomes(Origin.POD, ip.vip, source=ip.here) == at(ip.here, masqueraded=True)
 
 
+def test_leading_zeros(world: World) -> None:
+    """A stored ClusterIP with leading zeros is served at the address that it is in decimal."""
+    world.put(service(vips=["10.096.000.010", "fd00:96::10"]), slice_of("010.001.000.004@node-a"))
+    assert world.outcomes(Origin.POD, IP.vip) == at(IP.here)
+
+
 def test_up_and_down(world: World) -> None:
     """Services appear and go without any effect on other Services."""
     web, other = service(), service("other")
