@@ -223,7 +223,7 @@ class Daemon:
         else:
             yield partial(watch_other_proxies, self.faults.report_other_proxies)
         yield partial(keep_fast_path, self._pipeline, self._kernel, self.faults.report_fast_path)
-        yield partial(watch_node, self._pipeline, self.faults)
+        yield partial(watch_node, self._pipeline, self.faults, has_api=nodes is not None)
         if config.startup_taint and nodes is not None:
             yield partial(self._startup_taint.remove, nodes)
 

@@ -25,10 +25,11 @@ FIRST = 1.0
 """Seconds between two looks until the Node is known, so that a start in a wrong place is seen soon."""
 
 
-async def watch_node(pipeline: Pipeline, faults: FaultReporter) -> None:
+async def watch_node(pipeline: Pipeline, faults: FaultReporter, *, has_api: bool) -> None:
     """Report after each look what is wrong with the place, forwarding, connection tracking and routes, until cancelled.
 
-    Where the Node's addresses are absent, forwarding is another machine's matter, or another network namespace's.  A
+    `has_api` says that the API server has the Node: in manifests it may be any node.  Where its addresses are absent,
+    forwarding is another machine's matter, or another network namespace's.  A
     node that has just joined may lack its route for a moment, so an endpoint counts as unrouted once two looks in a row
     have found no route.  Only endpoints within clusterCIDR are tried.
     """
@@ -38,7 +39,7 @@ async def watch_node(pipeline: Pipeline, faults: FaultReporter) -> None:
     while True:
         await _until_due(pipeline, is_first=not has_looked)
         has_looked = True
-        absent = await asyncio.to_thread(absent_here, pipeline.state.node)
+        absent = await asyncio.to_thread(absent_here, pipeline.state.node) if has_api else ()
         faults.report_elsewhere(absent)
         faults.report_not_forwarded({} if absent else not_forwarded(pipeline))
         found = read_all([CONNTRACK_ENTRIES, CONNTRACK_LIMIT])

@@ -162,7 +162,8 @@ def _topics(report: StatusReport) -> Iterator[Topic]:
 
 def _of_agent(agent: AgentState) -> Iterator[Topic]:
     follows = ", BUT OUT OF TOUCH with the cluster" if agent.caveat else ""
-    faults = f", with {len(agent.warnings)} warnings (below)" if agent.warnings and not agent.caveat else ""
+    count = len(agent.warnings)
+    faults = f", with {count} warning{'s' * (count > 1)} (below)" if count and not agent.caveat else ""
     leaves = ", BUT NO NEW CONNECTIONS from load balancers" if not agent.is_eligible else ""
     health = f"healthy{follows}{leaves}{faults}" if agent.is_healthy else "NOT HEALTHY"
     uptime = age(agent.now - agent.started)

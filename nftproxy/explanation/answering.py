@@ -38,6 +38,7 @@ from nftproxy.model.steps import finish
 from nftproxy.pipeline import Pipeline
 from nftproxy.policy.choosing.choice import endpoints_left_out, why_not_near
 from nftproxy.policy.fronts import restricting_ranges
+from nftproxy.policy.unserved import dead_ends, without_address
 
 NAMES_TO_COMPARE = 200
 """Names of Services that an unknown name is compared with, which takes the agent some milliseconds."""
@@ -66,7 +67,7 @@ def explaining(pipeline: Pipeline, question: Question, pods: Pods = NO_PODS) -> 
     for spot in spots[:MAX_PLACES]:
         places.append(_place(pipeline, spot, question.source, pods))
         yield
-    notes = list(_notes(pipeline, question.to, found=bool(spots)))
+    notes = [*_unaddressed(pipeline, question.to), *_notes(pipeline, question.to, found=bool(spots))]
     for each in features(pipeline):
         notes += each.remarks_on_question(pipeline, spots)
     is_known = not _names_unknown(pipeline, question.to)
@@ -91,6 +92,13 @@ def _spots(pipeline: Pipeline, to: To) -> Iterator[ToAddress]:
         case ToService():
             service = pipeline.state.services.get(to.service)
             yield from spots_of_service(pipeline, service, to) if service else ()
+
+
+def _unaddressed(pipeline: Pipeline, to: To) -> Iterator[str]:
+    """Why node ports of a Service aren't served at any address of this node."""
+    service = pipeline.state.services.get(to.service) if isinstance(to, ToService) else None
+    if service:
+        yield from without_address(pipeline.state, pipeline.settings.config, service)
 
 
 def _notes(pipeline: Pipeline, to: To, *, found: bool) -> Iterator[str]:
@@ -202,6 +210,7 @@ def _served(
         notes=(
             *place.notes,
             *filter(None, [endpoints_left_out(pipeline.state.slices_of(service.key), spot.family, served.port)]),
+            *filter(None, [dead_ends(pipeline.state, served.port, served.choice)]),
             *_topology(pipeline, served, spot.family, cases),
             *_hairpin(served, asking, cases),
             *(note for each in features(pipeline) for note in each.remarks(pipeline, spot, served, asking)),

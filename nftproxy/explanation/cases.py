@@ -43,6 +43,7 @@ from nftproxy.policy.fronts import (
 from nftproxy.policy.local_sources import local_sources
 from nftproxy.policy.ranges import networks_of
 from nftproxy.policy.state import ClusterState
+from nftproxy.policy.unserved import none_local
 
 REJECTIONS = {
     Protocol.TCP: "tcp reset",
@@ -375,7 +376,7 @@ def _without_endpoints(pipeline: Pipeline, spot: ToAddress, served: Served, clie
         why = f"the Service port has no usable endpoint on any node{_why_none(pipeline, spot.family, served)}"
         return Case(sources, Fate.REJECTED, why, REJECTIONS[spot.protocol])
     if front in facts.fronts:
-        return Case(sources, Fate.DROPPED, "no usable endpoint is on this node, though other nodes have some")
+        return Case(sources, Fate.DROPPED, none_local(served.choice))
     return unserved_case(pipeline, spot, client)
 
 

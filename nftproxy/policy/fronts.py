@@ -98,6 +98,15 @@ def serves_every_address(config: Config, family: Family) -> bool:
     return any(cidr.prefixlen == 0 and family_of(cidr) is family for cidr in config.node_port_addresses.networks)
 
 
+def serves_node_ports(state: ClusterState, config: Config, family: Family) -> bool:
+    """Whether any address of this node, be it localhost, serves node ports of a family."""
+    return (
+        serves_every_address(config, family)
+        or family in config.node_port_addresses.localhost
+        or bool(nodeport_addresses(state, config, family))
+    )
+
+
 def claimed_fronts(
     state: ClusterState, config: Config, family: Family, service: Service
 ) -> Iterator[tuple[ServicePort, list[ClaimedFront]]]:
@@ -110,16 +119,12 @@ def claimed_fronts(
         return
     external = of_family(external_addresses(service, config), family)
     denied = of_family(denied_external_ips(service, config), family)
-    serves_node_ports = any(port.node_port for port in service.ports) and (
-        serves_every_address(config, family)
-        or family in config.node_port_addresses.localhost
-        or bool(nodeport_addresses(state, config, family))
-    )
+    has_node_ports = any(port.node_port for port in service.ports) and serves_node_ports(state, config, family)
     for port in service.ports:
         fronts = [
             _claimed_front(service, claim, kind, state.claims.denial(claim, kind, service.key))
             for claim, kind in port_claims(port, cluster_ips, external)
-            if kind is not ClaimKind.NODE_PORT or serves_node_ports
+            if kind is not ClaimKind.NODE_PORT or has_node_ports
         ]
         for address in denied:
             claim = Claim(address, port.protocol, port.port)

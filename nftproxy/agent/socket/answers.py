@@ -35,8 +35,9 @@ class ServiceRow(ListingRow, frozen=True, tag="Service", rename="camel"):
 
     `state` is the first of these that holds, and `notes` say why, also of the rest.  Quarantined: it has no rules in
     some family.  Conflict: it lacks some address or port.  NoEndpoints: no node has a usable endpoint of some port.
-    NoneLocal: policy Local, and only other nodes have usable endpoints of some port.  Served: none of these.  `notes`
-    have the parts of the Service and of its EndpointSlices, too, that can't be used.
+    NoneLocal: policy Local, and only other nodes have usable endpoints of some port.  NoAddress: in some family no
+    address of this node serves its node ports.  Served: none of these.  `notes` have the parts of the Service and of
+    its EndpointSlices, too, that can't be used.
     """
 
     type: str

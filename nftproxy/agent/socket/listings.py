@@ -19,6 +19,7 @@ from nftproxy.pipeline import Pipeline
 from nftproxy.policy.choosing.choice import choose, endpoints_left_out, why_no_candidate
 from nftproxy.policy.choosing.verdicts import Choice
 from nftproxy.policy.fronts import ClaimedFront, claimed_fronts
+from nftproxy.policy.unserved import all_are_dead_ends, dead_ends, none_local, without_address
 
 NOT_REACHED = {True: "policy Local keeps all connections on the node", False: "the port has no address here"}
 """The reason why no connection draws from the cluster list, for ports with a local list (True) and without (False)."""
@@ -114,12 +115,19 @@ def _service_row(pipeline: Pipeline, service: Service) -> ServiceRow:
     losses = pipeline.losses.get(service.key, ())
     lost = [f"it does not get {each.what}: {each.why(pipeline.state.claims)}" for each in losses]
     judged = list(_judged_ports(pipeline, service))
-    without, none_local = list(_without_endpoints(pipeline, service, judged)), list(_without_local(judged))
+    without, not_here = list(_without_endpoints(pipeline, service, judged)), list(_without_local(judged))
     others = [*_proxied(service), *_left_out(pipeline, service, judged)]
     others += [note for each in features(pipeline) for note in each.listed(pipeline, service)]
-    limited = [each[:MOST_NOTES] for each in (lost, without, none_local, others)]
+    unaddressed = list(without_address(pipeline.state, pipeline.settings.config, service))
+    limited = [each[:MOST_NOTES] for each in (lost, without, not_here, unaddressed, others)]
     notes = (quarantines, *limited, _faults(pipeline, service))
-    reasons = {"Quarantined": quarantines, "Conflict": lost, "NoEndpoints": without, "NoneLocal": none_local}
+    reasons = {
+        "Quarantined": quarantines,
+        "Conflict": lost,
+        "NoEndpoints": without,
+        "NoneLocal": not_here,
+        "NoAddress": unaddressed,
+    }
     used, local, known = _counts(each for each in judged if each.family is judged[0].family)
     return ServiceRow(
         namespace=service.key.namespace,
@@ -188,6 +196,8 @@ def _reached_lists(fronts: Sequence[ClaimedFront]) -> ReachedLists:
 def _without_endpoints(pipeline: Pipeline, service: Service, judged: Iterable[JudgedPort]) -> Iterator[str]:
     """Yield a note for each port without a usable endpoint on any node."""
     for each in judged:
+        if all_are_dead_ends(pipeline.state, each.choice):
+            yield f"{each}: no usable endpoint: {dead_ends(pipeline.state, each.port, each.choice)}"
         if not each.choice.has_endpoints:
             why = f"none of {len(each.choice.verdicts)} is ready or serving"
             if not each.choice.verdicts:
@@ -211,7 +221,7 @@ def _without_local(judged: Iterable[JudgedPort]) -> Iterator[str]:
     """Yield a note for each port that policy Local drops here, as only other nodes have usable endpoints."""
     for each in judged:
         if each.choice.has_endpoints and not each.choice.local and each.reached.local:
-            yield f"{each}: policy Local, and no usable endpoint on this node"
+            yield f"{each}: policy Local, and {none_local(each.choice)}"
 
 
 def _faults(pipeline: Pipeline, service: Service) -> list[str]:

@@ -61,6 +61,7 @@ class ServiceEndpoints(NamedTuple):
             state.node_hints,
             state.zone_hints,
             slice_weight * self.zone_weights.get(state.zone, 1),
+            bool(state.node_name),
         )
 
 
@@ -75,6 +76,8 @@ class Candidate(msgspec.Struct, frozen=True, order=True, gc=False):
     node_hints: tuple[str, ...] | None
     zone_hints: tuple[str, ...] | None
     weight: int = FULL_WEIGHT
+    has_node: bool = True
+    """Whether its EndpointSlice names its node."""
 
     @property
     def address(self) -> Address:

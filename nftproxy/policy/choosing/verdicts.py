@@ -31,6 +31,7 @@ class ChoiceReason(Enum):
     TERMINATING = "terminating, and other endpoints are ready"
     DRAINED = "drained: its weight is 0"
     OTHER_NODE = "on another node"
+    NO_NODE = "its EndpointSlice has no nodeName for it, so it counts as on no node"
     OTHER_NODE_HINT = "every ready endpoint has node hints, and its own do not name this node"
     OTHER_ZONE_HINT = "every ready endpoint has zone hints, and its own do not name this node's zone"
     SILENT = "left out, as it doesn't answer this node, or refuses its connections"
@@ -128,7 +129,9 @@ def verdict_of(candidate: Candidate, summary: PortSummary) -> EndpointVerdict:
         local = _if_not_ready(candidate, has_ready=summary.has_local_ready)
     elif summary.near and _is_far(candidate, summary):
         cluster = summary.far
-    return EndpointVerdict(candidate, cluster, local if candidate.is_local else ChoiceReason.OTHER_NODE)
+    if not candidate.is_local:
+        local = ChoiceReason.OTHER_NODE if candidate.has_node else ChoiceReason.NO_NODE
+    return EndpointVerdict(candidate, cluster, local)
 
 
 def ready_of(candidates: Iterable[Candidate]) -> list[Candidate]:

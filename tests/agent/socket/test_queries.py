@@ -204,7 +204,7 @@ def used(*objects: ClusterObject) -> dict[str, str]:
             (service(**LOCAL), slice_of(endpoints=[AWAY])),
             "NoneLocal",
             "0/1",
-            ("port http (IPv4): policy Local, and no usable endpoint on this node",),
+            ("port http (IPv4): policy Local, and no usable endpoint is on this node, though other nodes have some",),
         ),
         ((service(**LOCAL), slice_of(endpoints=[HERE, AWAY])), "Served", "1/2", ()),
         ((service(external_policy="Local"), slice_of(endpoints=[AWAY])), "Served", "1/1", ()),
@@ -221,7 +221,7 @@ def used(*objects: ClusterObject) -> dict[str, str]:
             (service(external_policy="Local", **NODE_PORT), slice_of(endpoints=[AWAY])),
             "NoneLocal",
             "1/1",
-            ("port http (IPv4): policy Local, and no usable endpoint on this node",),
+            ("port http (IPv4): policy Local, and no usable endpoint is on this node, though other nodes have some",),
         ),
     ],
 )

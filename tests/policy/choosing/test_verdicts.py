@@ -165,11 +165,11 @@ def test_topology_is_never_applied_to_the_local_list() -> None:
         (["10.1.0.1@node-a unready"], [(R.NOT_READY, R.NOT_READY)]),
         (
             ["10.1.0.1@node-a zone=b", "10.1.0.2 zone=a"],
-            [(R.OTHER_ZONE_HINT, R.READY), (R.READY, R.OTHER_NODE)],
+            [(R.OTHER_ZONE_HINT, R.READY), (R.READY, R.NO_NODE)],
         ),
         (
             ["10.1.0.1 node=node-a", "10.1.0.2 node=node-b"],
-            [(R.READY, R.OTHER_NODE), (R.OTHER_NODE_HINT, R.OTHER_NODE)],
+            [(R.READY, R.NO_NODE), (R.OTHER_NODE_HINT, R.NO_NODE)],
         ),
     ],
 )

@@ -11,9 +11,11 @@ from nftproxy_conformance.lab.topology import NODE_IP, NODE_NAME
 
 from nftproxy.agent.reporting.health import DELETION_TAINT
 from tests.support import objects
-from tests.system.faults.bench import Bench, node
+from tests.support.cluster import IP
+from tests.system.e2e.objects import slice_of
+from tests.system.faults.bench import Bench, node, vip
 from tests.system.faults.test_life import LOADED
-from tests.system.incidents.rows import DOCTOR, FINE, HTTP, WELL, Harm, Incident
+from tests.system.incidents.rows import DOCTOR, FINE, HTTP, LIST, PODS, WEB, WELL, Harm, Incident, web
 
 # Damage
 
@@ -72,8 +74,22 @@ def one_family_moved(bench: Bench) -> Iterator[None]:
     bench.server.put(node())
 
 
+@contextmanager
+def addressless(bench: Bench) -> Iterator[None]:
+    """The Node has a host name, and no address."""
+    bare = objects.node(NODE_NAME, zone="a")
+    bare["status"] = {"addresses": [{"type": "Hostname", "address": NODE_NAME}]}
+    bench.server.put(bare)
+    bench.wait_until_right()
+    yield
+    bench.server.put(node())
+
+
 # Incidents
 
+NODE_PORT = (web(type="NodePort", ports=["80:30080"]), PODS)
+NAMELESS = (web(internalTrafficPolicy="Local"), slice_of(IP.here))
+NOWHERE = ("other nodes have some", "on another node")
 OTHERS_NAME = renamed("node-z", ("192.0.2.55",))
 ELSEWHERE = ("NFT019", "192.0.2.55")
 NIGHT = [
@@ -82,6 +98,13 @@ NIGHT = [
     Incident("wrong node name, by doctor", "doctor --config config.yaml", ELSEWHERE, (), OTHERS_NAME, (), 1),
     Incident("node's address has changed", "status", ("NFT019", "192.0.2.44"), (), moved, WELL),
     Incident("node's IPv6 address has changed", DOCTOR, ("NFT019", "2001:db8::44"), (), one_family_moved, (), 1),
+    Incident("Node has no address", LIST, ("NoAddress", "node port 30080 (IPv4)"), NODE_PORT, addressless),
+    Incident("endpoint is a ClusterIP", LIST, ("NoEndpoints", "at a ClusterIP"), (WEB, slice_of(f"{vip(3)}@node-b"))),
+    Incident(
+        "endpoint is a ClusterIP, by explain", HTTP, ("at a ClusterIP", vip(3)), (WEB, slice_of(f"{vip(3)}@node-b"))
+    ),
+    Incident("slice without nodeName, Local", HTTP, ("names no node (nodeName) for 1 of 1",), NAMELESS, never=NOWHERE),
+    Incident("slice without nodeName, by list", LIST, ("NoneLocal", "(nodeName)"), NAMELESS, never=NOWHERE),
     Incident("autoscaler removes the node", "status", (DELETION_TAINT, "NO NEW CONNECTIONS"), (), leaving, (), 3),
 ]
 """Incidents with the node's state that no object of the Service shows."""
