@@ -48,7 +48,7 @@ share one."""
 FRONT = 2
 """Elements of a front in any case: in `services` and in `fronts`."""
 SCREENED = 4
-"""Further elements of a front that restricts its clients by annotations (screened.nft.j2)."""
+"""Further elements of a front that restricts its clients by annotations (client_limits/port.nft.j2)."""
 COMMON_TIMEOUTS = frozenset(
     [*(60 * minutes for minutes in (1, 2, 5, 10, 15, 20, 30)), *(3600 * hours for hours in (1, 2, 3, 4, 6, 8, 12, 24))]
 )

@@ -7,7 +7,7 @@ walks all verdicts whenever a verdict is added.
 
 Numbers are in "this network" (RFC 1122), and in the former range of IPv4-compatible addresses (RFC 4291, 2.5.5.1).  The
 meaning of a number depends on its map: in `services` it says how an endpoint is drawn, as a key of a list of endpoints
-it is a slot, in `affinity` a timeout in seconds.  The number of a namespace (watch.nft.j2) may be any
+it is a slot, in `affinity` a timeout in seconds.  The number of a namespace (failover/table.nft.j2) may be any
 address, as a packet has it only between two rules.
 """
 

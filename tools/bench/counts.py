@@ -2,7 +2,7 @@
 
 Packets: the node itself sends the first packet of a connection, a UDP datagram from an address and port of its own, to
 each Service in turn.  The processor time of the sender is measured, in turns between the ways to count, so that other
-work of the machine falls on all of them.  Beside counts.nft.j2, these ways were tried:
+work of the machine falls on all of them.  Beside counts/table.nft.j2, these ways were tried:
 
 * `in services`: the elements of the map `services` have a counter, so there is no further lookup.
 * `a set of fronts`: a set with a counter in each element has all fronts, written by us and not by packets.

@@ -1,7 +1,7 @@
 """The owner of each front that the kernel counts: its Service port, and the kind of its address.
 
-The kernel counts by front (counts.nft.j2), not by Service.  An entry of the sets is an address, protocol and port, or a
-protocol and node port.  The reader of an entry looks its Service up here.
+The kernel counts by front (counts/table.nft.j2), not by Service.  An entry of the sets is an address, protocol and
+port, or a protocol and node port.  The reader of an entry looks its Service up here.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The kernel's counts for each front, read from the sets that packets write (counts.nft.j2).
+"""The kernel's counts for each front, read from the sets that packets write (counts/table.nft.j2).
 
 With 10,000 Services in use a set has as many entries, and reading must not block anything:
 
@@ -43,7 +43,7 @@ class CountedSet(NamedTuple):
 
     @property
     def name(self) -> str:
-        """The name in counts.nft.j2."""
+        """The name in counts/table.nft.j2."""
         prefix = "nodeport-" if self.is_nodeport else ""
         return f"{prefix}counted-{self.reason.value if self.reason else CONNECTIONS}"
 
@@ -53,7 +53,7 @@ COUNTED_SETS = tuple(
 )
 
 SCREENED_SETS = tuple(each for each in COUNTED_SETS if each.reason in {*SCREENED, UnservedReason.NOT_ADMITTED})
-"""The sets that exist where only packets that annotations forbid are counted (screen.nft.j2)."""
+"""The sets that exist where only packets that annotations forbid are counted (client_limits/shared.nft.j2)."""
 
 Counts = dict[CountedSet, dict[bytes, int]]
 """Packets by the keys of the sets' entries, as the kernel writes them (`claim_of`)."""

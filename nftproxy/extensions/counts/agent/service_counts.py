@@ -2,7 +2,7 @@
 
 A counter never goes down, and each packet that the kernel has counted is counted once:
 
-* The sets outlive every change and every load of the rules (counts.nft.j2), so each reading adds the difference to the
+* The sets outlive every change and load of the rules (counts/table.nft.j2), so each reading adds the difference to the
   last reading.  A table with another handle is new, and its counts began at 0.  So does a count that is lower than
   before (another program has reset it).  If another program deletes our table, its counts since the last reading are
   lost.

@@ -1,7 +1,7 @@
 """Connections without a reply, and the endpoints that they were translated to.
 
-The rules note each connection that retransmits before a reply (watch.nft.j2).  So while all endpoints answer, the agent
-only reads an empty set: one request of 20 us for each family.  These alternatives were rejected:
+The rules note each connection that retransmits before a reply (failover/table.nft.j2).  So while all endpoints answer,
+the agent only reads an empty set: one request of 20 us for each family.  These alternatives were rejected:
 
 * Connection tracking's events cost a message for each connection of the node. Its listing walks the whole table of all
   network namespaces (0.2 s for a million entries), with or without a filter. A request for one entry is a lookup.
@@ -33,8 +33,8 @@ from nftproxy.netlink.codec import DUMP, attribute, attribute_map, attributes_of
 from nftproxy.netlink.netfilter import ADDRESS_SIZE, FAMILY_NUMBER, body_attributes, request
 
 UNANSWERED, STUCK, CROWDED, REFUSED = "unanswered", "stuck", "crowded", "refused"
-"""The sets of watch.nft.j2: connections, connections that must go to another endpoint, namespaces over their share, and
-endpoints that refused a connection."""
+"""The sets of failover/table.nft.j2: connections, connections that must go to another endpoint, namespaces over their
+share, and endpoints that refused a connection."""
 SIZE = 16384
 """The size of each of the first two sets."""
 KEPT = 2.0
