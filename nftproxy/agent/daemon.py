@@ -269,7 +269,7 @@ async def run_with_cluster(pipeline: Pipeline, file: ConfigFile, api_servers: Se
         report_problems=lambda count, fresh: daemon.faults.report_problems(count, fresh),
         report_request=lambda request: daemon.metrics.count_request(request),
     )
-    daemon = Daemon(pipeline, lambda: cluster.address, cluster.activities.values)
+    daemon = Daemon(pipeline, lambda: cluster.way, cluster.activities.values)
     sources = {**cluster.sources(pipeline.state.node.name, config.service_proxy_name), **_own_sources(pipeline)}
 
     def check(config: Config) -> None:
@@ -285,6 +285,6 @@ def _own_sources(pipeline: Pipeline) -> Sources:
     return {"this machine's addresses": watch_addresses()} if is_needed else {}
 
 
-async def _log_event(_namespace: str, body: bytes, _name: str) -> None:
+async def _log_event(_namespace: str, body: Mapping[str, object], _name: str) -> None:
     """Log an Event that can't be sent to an API."""
-    log.debug("Event: %(event)s", {"event": body.decode()})
+    log.debug("Event: %(event)s", {"event": dict(body)})

@@ -5,12 +5,14 @@ Every authenticated user may create such a review (the ClusterRole system:basic-
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import msgspec
 
 from nftproxy.api.decode import show
 
 GROUP = "authorization.k8s.io"
-PLURAL = "selfsubjectaccessreviews"
 KIND = "SelfSubjectAccessReview"
 
 
@@ -63,19 +65,19 @@ class _Review(msgspec.Struct):
     status: _ReviewStatus
 
 
-def review(right: Permission) -> bytes:
+def review(right: Permission) -> dict[str, Any]:
     """Return the object to create.  The API answers with the same object and a status."""
     attributes = {"group": right.group, "resource": right.resource, "verb": right.verb}
     spec = {"resourceAttributes": attributes}
-    return msgspec.json.encode({"apiVersion": f"{GROUP}/v1", "kind": KIND, "spec": spec})
+    return {"apiVersion": f"{GROUP}/v1", "kind": KIND, "spec": spec}
 
 
-def read_review(answer: bytes) -> AccessReview:
+def read_review(answer: Mapping[str, Any]) -> AccessReview:
     """Parse the API's answer.
 
     Raises:
         ValueError: the answer is no review.
     """
-    status = msgspec.json.decode(answer, type=_Review).status
+    status = msgspec.convert(answer, _Review).status
     says = status.reason or status.evaluation_error
     return AccessReview(status.allowed, show(says)[1:-1] if says else "")

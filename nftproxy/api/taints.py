@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -22,7 +23,7 @@ class _TaintedNode(msgspec.Struct):
     spec: _NodeTaints | None = None
 
 
-def without_taint(node: bytes, key: str) -> bytes | None:
+def without_taint(node: Mapping[str, Any], key: str) -> dict[str, Any] | None:
     """Return the JSON merge patch (RFC 7386) that removes every taint of a key from a Node, or None without such a
     taint.
 
@@ -30,19 +31,18 @@ def without_taint(node: bytes, key: str) -> bytes | None:
     changed since, the API denies the patch with 409, and no taint that another program has set is lost.
 
     Args:
-        node: the JSON of the Node.
+        node: the Node, decoded from JSON.
         key: the key of the taint.
 
     Raises:
         Unreadable: this is no Node.
     """
     try:
-        found = msgspec.json.decode(node, type=_TaintedNode)
-    except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
+        found = msgspec.convert(node, _TaintedNode)
+    except (msgspec.ValidationError, RecursionError) as error:
         raise Unreadable(f"a Node that can't be read: {error}") from error
     taints = (found.spec or _NodeTaints()).taints or []
     others = [taint for taint in taints if taint.get("key") != key]
     if len(others) == len(taints):
         return None
-    patch = {"metadata": {"resourceVersion": found.metadata.version}, "spec": {"taints": others or None}}
-    return msgspec.json.encode(patch)
+    return {"metadata": {"resourceVersion": found.metadata.version}, "spec": {"taints": others or None}}

@@ -267,17 +267,18 @@ class NodeInspection:
             self._add_unseen("the API server", "no --kubeconfig, and this isn't a pod with a service account")
             return None
         from nftproxy.sources.api_client import ApiClient  # with HTTP: importing takes half a second
-        from nftproxy.sources.doctor_queries import ApiDenies, query_cluster
+        from nftproxy.sources.cluster_api import ApiDenies
+        from nftproxy.sources.doctor_queries import query_cluster
 
         cluster = ApiClient(str(kubeconfig or ""))
         host = urlsplit(cluster.address).hostname or ""
         try:
             answers = query_cluster(cluster, self._node, rights)
         except ApiDenies as error:
-            return ApiAccess(server=cluster.address, host=host, error=str(error), status=error.status)
+            return ApiAccess(server=cluster.way, host=host, error=error.answer.message, status=error.status)
         except Unavailable as error:
-            return ApiAccess(server=cluster.address, host=host, error=str(error))
-        return ApiAccess(server=cluster.address, host=host, **answers._asdict())
+            return ApiAccess(server=cluster.way, host=host, error=str(error))
+        return ApiAccess(server=cluster.way, host=host, **answers._asdict())
 
 
 def _advice(code: Code) -> tuple[str, str]:

@@ -81,9 +81,9 @@ class ApiAccess(msgspec.Struct, frozen=True, kw_only=True):
     """The API server's answers to the agent's credentials."""
 
     server: str
-    """Its URL."""
+    """Its URL, and the proxy on the way."""
     host: str
-    """The name or address in `server`."""
+    """The name or address in its URL."""
     error: str = ""
     """Why the server is unreachable or rejects the credentials.  If it isn't "", nothing below is known."""
     status: int = 0

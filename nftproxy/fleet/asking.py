@@ -1,6 +1,6 @@
 """Asks the agents of many nodes at once, over the API server: each by a command in its pod (`exec`).
 
-kr8s has the transport and the credentials of a kubeconfig.  A pod's exec needs no port of the node that other machines
+kr8s has the requests (sources/cluster_api.py).  A pod's exec needs no port of the node that other machines
 could reach, and works while the agent can't reach the API server.  `nftproxy manifests --reader` prints the rights.
 
 * A node that doesn't answer costs its own row only, after `FleetAccess.patience` seconds.
@@ -12,15 +12,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import tempfile
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from typing import NamedTuple, TypeVar
 
 import httpx
 import httpx_ws
-import kr8s
 import msgspec
-from kr8s.asyncio import Api
 
 from nftproxy.api.responses import read_error
 from nftproxy.fleet.inventory import (
@@ -35,6 +32,7 @@ from nftproxy.fleet.inventory import (
 from nftproxy.fleet.node_answers import NodeAnswer
 from nftproxy.model.codes import Code
 from nftproxy.model.errors import BadInput, Problem, Unavailable
+from nftproxy.sources.cluster_api import ClusterApi, cluster_api
 
 AT_ONCE = 64
 """Nodes that are asked at the same time: below the 100 connections of an httpx client."""
@@ -46,8 +44,6 @@ LARGEST = 16 * 2**20
 """Bytes of an answer: the Services of a cluster of 10,000 take 6 MB."""
 INPUT_PIECE = 32 * 1024
 """Bytes of standard input in a message."""
-LISTING = 30.0
-"""Seconds for a page of a list."""
 
 PROTOCOLS = ("v5.channel.k8s.io", "v4.channel.k8s.io")
 STDIN, STDOUT, STDERR, ERROR, CLOSE = 0, 1, 2, 3, 255
@@ -55,10 +51,8 @@ STDIN, STDOUT, STDERR, ERROR, CLOSE = 0, 1, 2, 3, 255
 
 T = TypeVar("T")
 
-_FAILURES = (httpx.HTTPError, httpx_ws.HTTPXWSException, kr8s.APITimeoutError, OSError)
+_FAILURES = (httpx.HTTPError, httpx_ws.HTTPXWSException, OSError)
 """The exceptions of a connection that fails."""
-_BAD_CONFIGURATION = (ValueError, KeyError, TypeError, OSError, RuntimeError)
-"""The exceptions of kr8s for a kubeconfig that it can't use."""
 
 
 class FleetAccess(NamedTuple):
@@ -102,20 +96,7 @@ def ask_nodes(
         BadInput: the kubeconfig can't be used, or a node doesn't exist.
         Unavailable: the API server doesn't list Nodes and Pods.
     """
-    with _private_files():
-        return asyncio.run(_ask_nodes(access, choice, command, reduce, progress))
-
-
-@contextlib.contextmanager
-def _private_files() -> Iterator[None]:
-    """Remove the files into which kr8s writes the keys of a kubeconfig."""
-    before = tempfile.tempdir
-    with tempfile.TemporaryDirectory() as directory:
-        tempfile.tempdir = directory
-        try:
-            yield
-        finally:
-            tempfile.tempdir = before
+    return asyncio.run(_ask_nodes(access, choice, command, reduce, progress))
 
 
 async def _ask_nodes(
@@ -126,7 +107,7 @@ async def _ask_nodes(
     progress: Callable[[int], contextlib.AbstractContextManager[Callable[[], object]]],
 ) -> list[T]:
     turns = asyncio.Semaphore(AT_ONCE)
-    async with _connected(access) as api:
+    async with cluster_api(access.kubeconfig, access.context, largest=LARGEST) as api:
         nodes = await _nodes(api, access, choice)
         with progress(len(nodes)) as advance:
 
@@ -139,26 +120,7 @@ async def _ask_nodes(
             return list(await asyncio.gather(*map(ask, sorted(nodes, key=lambda node: node.is_ready))))
 
 
-@contextlib.asynccontextmanager
-async def _connected(access: FleetAccess) -> AsyncIterator[Api]:
-    """Connect to the cluster.  An `Api` isn't awaited, as that warns of unknown versions."""
-    api = Api(bypass_factory=True, kubeconfig=access.kubeconfig or None, context=access.context or None)
-    try:
-        await api.auth
-    except _BAD_CONFIGURATION as error:
-        where = access.kubeconfig or "KUBECONFIG, ~/.kube/config or the pod's service account"
-        problem = Problem(
-            where, "", access.context, f"no credentials for a cluster: {error}", Code.CREDENTIALS_UNUSABLE
-        )
-        raise BadInput(problem) from error
-    try:
-        yield api
-    finally:
-        if api._session is not None:  # kr8s has no other way to close it
-            await api._session.aclose()
-
-
-async def _nodes(api: Api, access: FleetAccess, choice: NodeChoice) -> list[ClusterNode]:
+async def _nodes(api: ClusterApi, access: FleetAccess, choice: NodeChoice) -> list[ClusterNode]:
     """Return the chosen nodes.
 
     Raises:
@@ -179,7 +141,7 @@ async def _nodes(api: Api, access: FleetAccess, choice: NodeChoice) -> list[Clus
     return [by_name[name] for name in dict.fromkeys(choice.names)]
 
 
-async def _listed(api: Api, plural: str, namespace: str, selector: str) -> list[ListedObject]:
+async def _listed(api: ClusterApi, plural: str, namespace: str, selector: str) -> list[ListedObject]:
     """Return the Nodes or Pods of a label selector.
 
     Raises:
@@ -196,27 +158,25 @@ async def _listed(api: Api, plural: str, namespace: str, selector: str) -> list[
     return found
 
 
-async def _page(api: Api, plural: str, namespace: str, params: dict[str, str]) -> ListPage:
+async def _page(api: ClusterApi, plural: str, namespace: str, params: dict[str, str]) -> ListPage:
     given = {name: value for name, value in params.items() if value}
-    call = api.call_api(
-        "GET", url=plural, namespace=namespace or None, params=given, raise_for_status=False, timeout=LISTING
-    )
+    call = api.call_api("GET", url=plural, namespace=namespace or None, params=given, raise_for_status=False)
     try:
         async with call as response:
             body, status = response.content, response.status_code
     except _FAILURES as error:
-        raise Unavailable(f"{api.auth.server}: no list of {plural}: {_cause(error)}") from error
+        raise Unavailable(f"{api.host}: no list of {plural}: {api.failure(error)}") from error
     if status != 200:
         answer = read_error(body, status)
         hint = "; `nftproxy manifests --reader` prints the rights" if status == 403 else ""
-        raise Unavailable(f"{api.auth.server}: no list of {plural}: {answer.message}{hint}")
+        raise Unavailable(f"{api.host}: no list of {plural}: {answer.message}{hint}")
     try:
         return msgspec.json.decode(body, type=ListPage)
     except (msgspec.DecodeError, RecursionError) as error:
-        raise Unavailable(f"{api.auth.server}: the list of {plural} can't be read: {error}") from error
+        raise Unavailable(f"{api.host}: the list of {plural} can't be read: {error}") from error
 
 
-async def _answer(api: Api, access: FleetAccess, node: ClusterNode, command: PodCommand) -> NodeAnswer:
+async def _answer(api: ClusterApi, access: FleetAccess, node: ClusterNode, command: PodCommand) -> NodeAnswer:
     """Return the answer of a node, or the reason why it gives none."""
     if not node.pod:
         return NodeAnswer(node, problem="no agent")
@@ -226,7 +186,7 @@ async def _answer(api: Api, access: FleetAccess, node: ClusterNode, command: Pod
     except TimeoutError:
         return NodeAnswer(node, problem=f"no answer within {access.patience:g} s")
     except _FAILURES as error:
-        return NodeAnswer(node, problem=_cause(error))
+        return NodeAnswer(node, problem=_cause(api, error))
     except (ValueError, RecursionError) as error:  # of a Status that can't be read, too
         return NodeAnswer(node, problem=f"an answer that isn't one of an exec: {error}")
     if ended.problem:
@@ -269,7 +229,7 @@ class _Ended(NamedTuple):
     problem: str = ""
 
 
-async def _run(api: Api, namespace: str, pod: str, command: PodCommand) -> _Ended:
+async def _run(api: ClusterApi, namespace: str, pod: str, command: PodCommand) -> _Ended:
     """Run a command in a pod to its end."""
     outputs = {STDOUT: bytearray(), STDERR: bytearray(), ERROR: bytearray()}
     parameters = {
@@ -303,10 +263,10 @@ async def _send(send: Callable[[bytes], Awaitable[None]], stdin: bytes) -> None:
         await send(bytes([CLOSE, STDIN]))
 
 
-def _cause(error: BaseException) -> str:
+def _cause(api: ClusterApi, error: BaseException) -> str:
     """Return a failure in words."""
     if isinstance(error, httpx_ws.WebSocketUpgradeError):
         status = error.response.status_code
         hint = ": the right to exec is missing (nftproxy manifests --reader)" if status == 403 else ""
         return f"the API server answers its exec with status {status}{hint}"
-    return str(error) or type(error).__name__
+    return api.failure(error)

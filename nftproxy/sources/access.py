@@ -7,40 +7,40 @@ request, so that a token that has been rotated is never used.
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Sequence
-from pathlib import Path
+import os
+from collections.abc import Callable, Sequence
 
 import msgspec
 
 from nftproxy.logs import warn
 from nftproxy.model.codes import Code
 from nftproxy.model.errors import BadInput
-from nftproxy.sources.credentials import Credentials, other_address, read_credentials
+from nftproxy.sources.credentials import Credentials, other_address
 from nftproxy.sources.plugins import PluginRunner
+from nftproxy.sources.proxies import Proxy, proxy_for
 
 
 class Access:
     """The credentials and addresses of a cluster, for all connections to it."""
 
-    def __init__(self, kubeconfig: str, api_servers: Sequence[str], account: Path, plugins: PluginRunner) -> None:
+    def __init__(self, read: Callable[[], Credentials], plugins: PluginRunner, api_servers: Sequence[str] = ()) -> None:
         """Read the credentials once.
 
         Args:
-            kubeconfig: its path, "" for the service account of a pod.
+            read: reads the credentials, and raises BadInput if it can't.
             api_servers: URLs to try beside the URL in the kubeconfig or the environment.
-            account: the directory of a pod's service account.
             plugins: the runner of the program that a kubeconfig may name.
 
         Raises:
             BadInput: there are no credentials, or they can't be read, or a URL is invalid.
         """
-        self._read = functools.partial(read_credentials, kubeconfig, account)
+        self._read = read
         self._credentials = self._read()
         self._fault = ""
         self._plugins = plugins
         self._others = [other_address(text, self._credentials.server) for text in api_servers]
         self._failed = 0
+        self.proxy(self.address)  # raises BadInput now, instead of an error for each request
 
     @property
     def addresses(self) -> list[str]:
@@ -52,6 +52,20 @@ class Access:
         """The URL to use now."""
         addresses = self.addresses
         return addresses[self._failed % len(addresses)]
+
+    def proxy(self, address: str) -> Proxy | None:
+        """Return the proxy on the way to an address, None without one.
+
+        Raises:
+            BadInput: the environment's or the kubeconfig's URL of a proxy is invalid.
+        """
+        return proxy_for(address, self._credentials.proxy_url, os.environ)
+
+    @property
+    def way(self) -> str:
+        """The URL to use now, with the proxy on the way."""
+        proxy = self.proxy(self.address)
+        return f"{self.address} through {proxy}" if proxy else self.address
 
     def fail_over(self, address: str) -> None:
         """Switch to the next address if `address` is still in use.  Several connections may report the same failure."""

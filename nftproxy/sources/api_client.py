@@ -12,7 +12,7 @@ import contextlib
 import logging
 import random
 from collections import Counter
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from contextlib import aclosing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -31,16 +31,15 @@ from nftproxy.sources.access import Access
 from nftproxy.sources.activity import ResourceActivity
 from nftproxy.sources.api_connection import (
     CONNECTION_ERRORS,
-    HEADERS,
     SILENCE,
     Connection,
     RequestOutcome,
     Timeouts,
     bounded_content,
-    cause_of,
     now,
 )
-from nftproxy.sources.credentials import SERVICE_ACCOUNT
+from nftproxy.sources.cluster_api import ApiDenies, ClusterApi, Node, NotFoundError, ServerError, new_class
+from nftproxy.sources.credentials import SERVICE_ACCOUNT, read_credentials
 from nftproxy.sources.decompression import pieces
 from nftproxy.sources.failure_texts import failure_text
 from nftproxy.sources.plugins import PluginRunner
@@ -53,11 +52,14 @@ log = logging.getLogger(__name__)
 
 _LONGEST_ERROR = 64 * 1024
 """Bytes of an error answer that are read: nothing after them would be shown."""
-_LARGEST_OBJECT = 3 * 2**20
-"""Bytes of an object: the limit of kube-apiserver for a request."""
+
+NONSENSE = (AttributeError, KeyError, TypeError, ValueError, RecursionError)
+"""The exceptions that kr8s raises for an answer that isn't an object of the kind."""
 
 _SAY_AGAIN = 60.0
 """Seconds before the log repeats why the server doesn't answer, as attempts follow each other soon."""
+
+_KubernetesEvent = new_class("Event", "events.k8s.io/v1")
 
 
 class ApiClient:
@@ -93,15 +95,15 @@ class ApiClient:
         self.patience = patience or Timeouts()
         self._times = times or ReflectorTimes()
         plugins = PluginRunner(self.patience.plugin, self.patience.plugin_again)
-        self._access = Access(kubeconfig, api_servers, account, plugins)
+        self._access = Access(lambda: read_credentials(kubeconfig, account), plugins, api_servers)
         self._server_addresses = ServerAddresses(self._access.addresses)
         self._server_answered = asyncio.Event()
         self._said: dict[str, tuple[str, float]] = {}
         self._report_problems = report_problems
         self._report_request = report_request
         self._problems = Counter[str]()
-        self._writer = self._connection()
-        self._writing = asyncio.Lock()
+        self.api = ClusterApi(self._connection, self.patience.connect)
+        """kr8s' API, for single requests inside `asking`."""
         self.activities: dict[str, ResourceActivity] = {}
 
     def _connection(self) -> Connection:
@@ -113,6 +115,11 @@ class ApiClient:
     def address(self) -> str:
         """The URL of the present server."""
         return self._access.address
+
+    @property
+    def way(self) -> str:
+        """The URL of the present server, and the proxy on the way."""
+        return self._access.way
 
     def sources(self, node_name: str, proxy_name: str) -> dict[str, AsyncGenerator[list[Event]]]:
         """Every resource that a service proxy on a node follows, by its plural, and where the API server is."""
@@ -142,7 +149,7 @@ class ApiClient:
                 activity.begin_pause(pause.reason, is_fault=pause.is_fault, is_absent=reflector.is_absent)
                 await self._pause(reflector)
 
-    async def send_event(self, namespace: str, body: bytes, name: str = "") -> ErrorStatus | None:
+    async def send_event(self, namespace: str, body: Mapping[str, Any], name: str = "") -> ErrorStatus | None:
         """Create an Event (events.k8s.io/v1) in a namespace, or with a name, change that Event by a merge patch.
 
         All Events use the same connection, which stays open.
@@ -153,66 +160,62 @@ class ApiClient:
         Raises:
             Unavailable: the API can't be reached, or can't take the Event now.
         """
-        url = f"namespaces/{namespace}/events" + (f"/{name}" if name else "")
-        status, answer = await self.request("PATCH" if name else "POST", "events.k8s.io/v1", url, body)
-        if status >= 500 or status in (401, 429):
-            raise Unavailable(f"the API answered {status}")
-        return read_error(answer, status) if status >= 300 else None
+        metadata = {"name": name} if name else body.get("metadata", {})
+        event = _KubernetesEvent({**body, "metadata": {**metadata, "namespace": namespace}}, api=self.api)
+        try:
+            async with self.asking():
+                await (event.patch(body) if name else event.create())
+        except ApiDenies as error:
+            if error.status >= 500 or error.status in (401, 429):
+                raise Unavailable(f"the API answered {error.status}") from error
+            return error.answer
+        return None
 
-    async def read_node(self, name: str) -> bytes:
-        """Return the JSON of a Node.
+    async def read_node(self, name: str) -> Mapping[str, Any]:
+        """Return a Node, decoded from JSON.
 
         Raises:
             Unavailable: the API can't be reached, or denies it.
         """
-        return await self._expect("GET", f"nodes/{quote(name, safe='')}", b"")
+        node = Node(quote(name, safe=""), api=self.api)
+        async with self.asking():
+            await node.refresh()
+        return node.raw
 
-    async def patch_node(self, name: str, patch: bytes) -> None:
+    async def patch_node(self, name: str, patch: Mapping[str, Any]) -> None:
         """Change a Node by a JSON merge patch.
 
         Raises:
             Unavailable: the API can't be reached, or denies it.
         """
-        await self._expect("PATCH", f"nodes/{quote(name, safe='')}", patch)
+        async with self.asking():
+            await Node(quote(name, safe=""), api=self.api).patch(patch)
 
-    async def _expect(self, method: str, url: str, body: bytes) -> bytes:
-        status, answer = await self.request(method, "v1", url, body)
-        if status >= 300:
-            raise Unavailable(f"the API denies it: {read_error(answer, status).message}")
-        return answer
-
-    async def request(self, method: str, version: str, url: str, body: bytes = b"", **params: str) -> tuple[int, bytes]:
-        """Return the status and content of an answer, over the connection that all these requests share.
+    @contextlib.asynccontextmanager
+    async def asking(self) -> AsyncIterator[None]:
+        """Make single requests by `api` inside, and raise our errors for kr8s' and httpx's.
 
         Raises:
-            Unavailable: the API can't be reached, or its answer has no end.
+            ApiDenies: the API has answered with an error.
+            Unavailable: the API can't be reached, or its answer has no end or makes no sense.
         """
-        media_type = "application/merge-patch+json" if method == "PATCH" else "application/json"
-        headers = HEADERS | {"content-type": media_type}
-        return await self._single(method=method, version=version, url=url, content=body, params=params, headers=headers)
-
-    async def server_version(self) -> tuple[int, bytes]:
-        """Return the status and content of the answer at /version.
-
-        Raises:
-            Unavailable: as for `request`.
-        """
-        return await self._single(version="", base="/version", headers=HEADERS)
-
-    async def _single(self, **request: Any) -> tuple[int, bytes]:
-        async with self._writing:  # a connection has one request at a time, and several tasks share it
-            try:
-                async with self._writer.answer(read=self.patience.connect, **request) as response:
-                    return response.status_code, await bounded_content(response, _LARGEST_OBJECT, self.patience.page)
-            except Exception as error:  # after any error the callers retry, and their tasks go on
-                _log_defect(error, "a defect while making a request")
-                text = failure_text(error, self._writer.host, self.patience)
-                await self._writer.fail_over()
-                raise Unavailable(text) from error
+        try:
+            yield
+        except ServerError as error:
+            raise ApiDenies(_status_of(error)) from error
+        except NotFoundError as error:  # its cause is the API's answer
+            raise ApiDenies(_status_of(error.__cause__)) from error
+        except NONSENSE as error:  # kr8s has read an answer that isn't what it was asked for
+            raise Unavailable(f"unexpected answer: {type(error).__name__}: {error}") from error
+        except Exception as error:  # after any error the callers retry, and their tasks go on
+            _log_defect(error, "a defect while making a request")
+            text = failure_text(error, self.api.host, self.patience)
+            await self.api.fail_over()
+            raise Unavailable(text) from error
 
     async def aclose(self) -> None:
         """Close the connection for Events and other single requests."""
-        await self._writer.aclose()
+        await self.api.aclose()
 
     def end_pauses(self) -> None:
         """End all pauses that wait for the server: it has answered a request."""
@@ -222,7 +225,7 @@ class ApiClient:
     def _handle_failure(self, host: str, reflector: Reflector, error: Exception) -> None:
         _log_defect(error, "a defect while watching %(resource)s", resource=reflector.resource.plural)
         text = failure_text(error, host, self.patience, is_watch=reflector.is_watching)
-        if isinstance(cause_of(error), SILENCE):
+        if isinstance(error, SILENCE):
             reflector.receive_silence(text, now())
         else:
             reflector.receive_failure(text, now())
@@ -262,6 +265,11 @@ class ApiClient:
         self._server_answered.clear()
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._server_answered.wait(), seconds)
+
+
+def _status_of(error: BaseException | None) -> ErrorStatus:
+    answer = error.response if isinstance(error, ServerError) else None
+    return ErrorStatus(0, str(error)) if answer is None else read_error(answer.content, answer.status_code)
 
 
 def _log_defect(error: Exception, text: str, **values: str) -> None:

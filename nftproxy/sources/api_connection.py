@@ -1,47 +1,36 @@
-"""A connection to the API over kr8s, which has the transport and the credentials.
+"""A connection to the API, for a resource's lists and watches, or for single requests (cluster_api.py).
 
-kr8s is used only for `Api.call_api`, with `raise_for_status=False`.  Otherwise kr8s answers a 401 or 403 by closing the
-session with all its streams, and retries three times at once.  An `Api` is never awaited: that reads the server's
-version, fails if there is no server yet, and warns of unknown versions.  The credentials are passed to it as a
-kubeconfig that we have read: kr8s doesn't know `tokenFile`, keeps a newline that ends a token, and leaves keys behind
-in temporary files.  So no file is written, and the root file system may be read-only.
+Lists and watches go by httpx alone: kr8s offers no streams of bytes, in which a reflector finds the events itself
+(docs/decisions/kr8s.md).  The credentials are ours to read, so no file is written, and the root file system may be
+read-only.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import functools
 import socket
-import ssl
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AsyncExitStack, aclosing, asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import aclosing, asynccontextmanager
 from http import HTTPStatus
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
+import httpx
 import msgspec
 
 from nftproxy.api.reflector import ApiRequest
+from nftproxy.model.errors import BadInput
 from nftproxy.sources.access import Access
-from nftproxy.sources.credentials import Credentials, kubeconfig_of
+from nftproxy.sources.credentials import Credentials
 from nftproxy.sources.decompression import pieces
-from nftproxy.sources.import_later import call_later, import_later, never_import
+from nftproxy.sources.http_client import http_client
+from nftproxy.sources.proxies import Proxy
 from nftproxy.version import __version__
-
-# For port forwarding, paths in objects, and the names in certificates, which are not used here: 5 MB.
-import_later("httpx_ws", "jsonpath", "cryptography.x509")
-call_later("box", "Box")  # for kr8s' objects, of which the agent makes none: 1.6 MB
-never_import("httpx._main")  # its command line, with pygments where that is installed: 1 MB
-import httpx  # noqa: E402
-import kr8s  # noqa: E402
-from kr8s.asyncio import Api  # noqa: E402
-
-from nftproxy.sources.network_backend import use_asyncio  # noqa: E402
 
 HEADERS = {"accept": "application/json", "accept-encoding": "gzip", "user-agent": f"nftproxy/{__version__}"}
 _WATCH_HEADERS = HEADERS | {"accept-encoding": "identity"}  # compression could hold an event back
 
-CONNECTION_ERRORS = (httpx.HTTPError, kr8s.APITimeoutError, OSError)
+CONNECTION_ERRORS = (httpx.HTTPError, OSError)
 """The exceptions of a connection that fails.  Any other exception is a defect, here or in a library."""
 SILENCE = httpx.ReadTimeout
 """The exception of a server that sends nothing more."""
@@ -74,7 +63,7 @@ class RequestOutcome(NamedTuple):
 
 
 class Connection:
-    """A connection to the API for a resource: a `kr8s.Api` that is replaced when credentials or addresses change."""
+    """A client of the API that is replaced when credentials or addresses change."""
 
     def __init__(
         self,
@@ -98,11 +87,10 @@ class Connection:
         self._report_request = report_request
         self._report_answer = report_answer
         self._report_peer = report_peer
-        self._api: Api | None = None
-        self._is_for: tuple[Credentials, str] | None = None
+        self._client: httpx.AsyncClient | None = None
+        self._is_for: tuple[Credentials, str, Proxy | None] | None = None
         self.host = ""
-        """The server of the last request: its name or address, with its port."""
-        self._files = contextlib.ExitStack()
+        """The server of the last request: its name or address, with its port, and the proxy on the way."""
 
     async def __aenter__(self) -> Connection:
         return self
@@ -115,42 +103,53 @@ class Connection:
         """Make a reflector's request.  The body of the answer is left to be read."""
         read = self.patience.silence if request.is_watch else self.patience.answer
         async with self.answer(
-            version=request.api_version,
-            url=request.plural,
+            "GET",
+            api_path(request.api_version, request.plural),
+            read,
             params=request.params,
             headers=_WATCH_HEADERS if request.is_watch else HEADERS,
-            read=read,
         ) as response:
             yield response
 
     @asynccontextmanager
-    async def answer(self, read: float, **request: Any) -> AsyncIterator[httpx.Response]:
+    async def answer(
+        self,
+        method: str,
+        path: str,
+        read: float,
+        *,
+        params: Mapping[str, str] | None = None,
+        headers: Mapping[str, str] = HEADERS,
+        content: bytes | str | None = None,
+    ) -> AsyncIterator[httpx.Response]:
         """Make any request.  It goes to the present address, and no redirection is followed.
 
         `read` limits the seconds until the next bytes come, and until the head of the answer is complete.
         """
         self.host = _host(self._access.address)
-        api, address = await self._current()
-        begin, code, self.host = now(), "<error>", _host(address)
-        host = self.host
+        client, address = await self.client()
+        begin, code, host = now(), "<error>", _host(address)
         timeout = httpx.Timeout(self.patience.connect, read=read)
-        call = api.call_api(stream=True, raise_for_status=False, follow_redirects=False, timeout=timeout, **request)
-        async with AsyncExitStack() as stack:
-            try:
-                response = await _head(stack.enter_async_context(call), host, 3 * self.patience.connect + read)
-                code = _code(response.status_code)
-            finally:
-                self._report_request(RequestOutcome(code, request.get("method", "GET"), host, now() - begin))
-            self._report_answer()
-            stream = response.extensions["network_stream"]
-            if peer := stream.get_extra_info("server_addr"):
-                self._report_peer(*peer[:2])
-            keep_alive(stream.get_extra_info("socket"))
+        request = client.build_request(method, path, params=params, headers=headers, content=content, timeout=timeout)
+        try:
+            response = await _head(client.send(request, stream=True), self.host, 3 * self.patience.connect + read)
+            code = _code(response.status_code)
+        finally:
+            self._report_request(RequestOutcome(code, method, host, now() - begin))
+        async with aclosing(response):
+            self._note_answer(response)
             yield response
         if response.status_code >= 500:
             await self.fail_over()
         elif response.status_code == 401:
             await self._discard()
+
+    def _note_answer(self, response: httpx.Response) -> None:
+        self._report_answer()
+        stream = response.extensions["network_stream"]
+        if peer := stream.get_extra_info("server_addr"):
+            self._report_peer(*peer[:2])
+        keep_alive(stream.get_extra_info("socket"))
 
     async def fail_over(self) -> None:
         """Close the connection.  The next request uses fresh credentials and names, and the next address."""
@@ -163,32 +162,38 @@ class Connection:
             self._access.discard(self._is_for[0])
         await self.aclose()
 
-    async def _current(self) -> tuple[Api, str]:
-        """Return the client for the present credentials and address, and this address."""
-        wanted = await self._access.credentials(), self._access.address
-        if self._api is None or wanted != self._is_for:
+    async def client(self) -> tuple[httpx.AsyncClient, str]:
+        """Return the client for the present credentials and address, and this address.
+
+        Raises:
+            ConnectionError: there are no valid credentials.
+        """
+        credentials, address = await self._access.credentials(), self._access.address
+        try:
+            proxy = self._access.proxy(address)
+        except BadInput as error:
+            raise ConnectionError(str(error)) from error
+        if proxy:
+            self.host = f"{_host(address)} through {proxy}"
+        wanted = credentials, address, proxy
+        if self._client is None or wanted != self._is_for:
             await self.aclose()
             self._is_for = wanted
-            api = Api(bypass_factory=True, kubeconfig=kubeconfig_of(*wanted, self._files), serviceaccount="")
-            try:
-                await api.auth
-            except Exception as error:
-                raise ConnectionError(f"no credentials: {error}") from error  # kr8s may fail in any way
-            if wanted[0].has_default_authorities:
-                api.auth.ssl_context = _public_authorities if wanted[1].startswith("https:") else _no_authorities  # type: ignore[method-assign]
-            await api._create_session()
-            assert api._session is not None, "it has just been made"
-            use_asyncio(api._session)
-            self._api = api
-        return self._api, wanted[1]
+            self._client = http_client(*wanted)
+        return self._client, address
 
     async def aclose(self) -> None:
         """Close the connection.  The next request opens another."""
-        api, self._api = self._api, None
-        self._files.close()
-        if api is not None and api._session is not None:  # nothing else closes it
-            with contextlib.suppress(Exception):  # the session is abandoned, so its errors don't matter
-                await api._session.aclose()
+        client, self._client = self._client, None
+        if client is not None:
+            with contextlib.suppress(Exception):  # the client is abandoned, so its errors don't matter
+                await client.aclose()
+
+
+def api_path(version: str, plural: str, namespace: str = "") -> str:
+    """Return the path of a resource, given its API version ("v1", "discovery.k8s.io/v1")."""
+    base = f"/apis/{version}" if "/" in version else f"/api/{version}"
+    return f"{base}/namespaces/{namespace}/{plural}" if namespace else f"{base}/{plural}"
 
 
 async def _head(entering: Awaitable[httpx.Response], host: str, seconds: float) -> httpx.Response:
@@ -221,11 +226,6 @@ async def bounded_content(response: httpx.Response, most: int, seconds: float) -
     return bytes(body)
 
 
-def cause_of(error: BaseException | None) -> BaseException | None:
-    """Return the error that made a request fail: kr8s hides the time-out of a silent server in its own error."""
-    return error.__cause__ if isinstance(error, kr8s.APITimeoutError) else error
-
-
 def now() -> float:
     """Return the event loop's time, in seconds."""
     return asyncio.get_running_loop().time()
@@ -238,20 +238,6 @@ def keep_alive(connection: socket.socket | None) -> None:
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
             for option, value in KEEPALIVE.items():
                 connection.setsockopt(socket.IPPROTO_TCP, option, value)
-
-
-async def _public_authorities() -> ssl.SSLContext:
-    """Return the context with httpx's own authorities, which all connections share: reading them takes 80 ms."""
-    return _default_context()
-
-
-async def _no_authorities() -> bool:
-    return False  # without TLS nothing is verified
-
-
-@functools.cache
-def _default_context() -> ssl.SSLContext:
-    return httpx.create_ssl_context()
 
 
 def _host(url: str) -> str:

@@ -11,9 +11,9 @@ import base64
 import binascii
 import contextlib
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple, TypeVar
 from urllib.parse import urlsplit
 
 import msgspec
@@ -24,10 +24,20 @@ from nftproxy.model.codes import Code
 from nftproxy.model.errors import BadInput, Problem
 from nftproxy.sources.documents import yaml_documents
 from nftproxy.sources.plugins import Plugin
+from nftproxy.sources.proxies import KUBECONFIG, parse_proxy
 from nftproxy.sources.reading import LARGEST_CONFIG, read_bounded
 
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 """Where a pod has its token and the cluster's certificate authority."""
+
+
+class Impersonation(msgspec.Struct, frozen=True):
+    """The user that the API is to take the request for (`kubectl --as`)."""
+
+    user: str = ""
+    uid: str = ""
+    groups: tuple[str, ...] = ()
+    extra: tuple[tuple[str, str], ...] = ()  # keys and values, a key perhaps several times
 
 
 class Credentials(msgspec.Struct, frozen=True):
@@ -42,11 +52,7 @@ class Credentials(msgspec.Struct, frozen=True):
     is_insecure: bool = False
     proxy_url: str = ""
     plugin: Plugin | None = None  # the user's exec section: a program that prints credentials
-
-    @property
-    def has_default_authorities(self) -> bool:
-        """Whether nothing says how to verify the server, so that public authorities do."""
-        return not (self.authority or self.certificate or self.is_insecure)
+    impersonation: Impersonation = Impersonation()
 
 
 def read_credentials(kubeconfig: str, account: Path = SERVICE_ACCOUNT) -> Credentials:
@@ -55,7 +61,31 @@ def read_credentials(kubeconfig: str, account: Path = SERVICE_ACCOUNT) -> Creden
     Raises:
         BadInput: files are missing, or wrong.
     """
-    return _of_kubeconfig(Path(kubeconfig)) if kubeconfig else _of_pod(account, os.environ)
+    return _of_kubeconfigs([Path(kubeconfig)]) if kubeconfig else _of_pod(account, os.environ)
+
+
+def kubectl_credentials(kubeconfig: str, context: str, account: Path = SERVICE_ACCOUNT) -> Credentials:
+    """Read the credentials that kubectl would use: of a kubeconfig, of KUBECONFIG, of ~/.kube/config, or of a pod.
+
+    KUBECONFIG may have several paths.  As with kubectl, files that don't exist are skipped, and the first file that has
+    a part of a name counts.
+
+    Args:
+        kubeconfig: a path, "" for the others.
+        context: the context's name, "" for the current context.
+        account: the directory of a pod's service account.
+
+    Raises:
+        BadInput: files are wrong, or there are none.
+    """
+    if kubeconfig:
+        return _of_kubeconfigs([Path(kubeconfig)], context)
+    named = os.environ.get("KUBECONFIG", "")
+    texts = named.split(os.pathsep) if named else [str(Path("~/.kube/config").expanduser())]
+    found = [path for path in map(Path, filter(None, texts)) if path.exists()]
+    if not found and (named or not account.exists()):
+        raise _unusable(named or "~/.kube/config", "there is no such kubeconfig, and this isn't a pod")
+    return _of_kubeconfigs(found, context) if found else _of_pod(account, os.environ)
 
 
 def _of_pod(account: Path, environ: Mapping[str, str]) -> Credentials:
@@ -83,7 +113,7 @@ def other_address(text: str, configured: str) -> str:
 
 
 def _url(text: str, path: Path | str, field: str) -> str:
-    """Return the URL of a server or a proxy.
+    """Return the URL of a server.
 
     Raises:
         BadInput: it is no URL.  The error doesn't show the text, which may have a password.
@@ -100,47 +130,6 @@ def _scheme(url: str) -> str:
         if parts.scheme in ("http", "https") and parts.hostname and parts.port != 0:
             return parts.scheme
     return ""
-
-
-def kubeconfig_of(credentials: Credentials, address: str, files: contextlib.ExitStack) -> dict[str, Any]:
-    """Return the credentials as a kubeconfig, for another address of the same server, without a plugin.
-
-    Certificates and keys are in files in memory, which exist until `files` is closed.
-    """
-
-    def given(**values: Any) -> dict[str, Any]:
-        paths = {
-            name: _in_memory(value, files) if isinstance(value, bytes) else value for name, value in values.items()
-        }
-        return {name.replace("_", "-"): value for name, value in paths.items() if value}
-
-    cluster = given(
-        server=address,
-        certificate_authority=credentials.authority,
-        tls_server_name=credentials.tls_server_name,
-        insecure_skip_tls_verify=credentials.is_insecure,
-        proxy_url=credentials.proxy_url,
-    )
-    user = given(
-        token=credentials.token,
-        client_certificate=credentials.certificate,
-        client_key=credentials.key,
-    )
-    return {
-        "clusters": [{"name": "cluster", "cluster": cluster}],
-        "users": [{"name": "user", "user": user}],
-        "contexts": [{"name": "context", "context": {"cluster": "cluster", "user": "user"}}],
-        "current-context": "context",
-    }
-
-
-def _in_memory(content: bytes, files: contextlib.ExitStack) -> str:
-    """Return the path of a file in memory, "" for no content."""
-    if not content:
-        return ""
-    file = files.enter_context(os.fdopen(os.memfd_create("nftproxy"), "wb", buffering=0))
-    file.write(content)
-    return f"/proc/self/fd/{file.fileno()}"
 
 
 # The shapes of a kubeconfig (client-go, tools/clientcmd/api/v1)
@@ -169,58 +158,110 @@ class _User(_Section):
     exec: Plugin | None = None
     auth_provider: object = None
     username: str | None = None
+    user: str | None = msgspec.field(name="as", default=None)
+    uid: str | None = msgspec.field(name="as-uid", default=None)
+    groups: tuple[str, ...] | None = msgspec.field(name="as-groups", default=None)
+    extra: dict[str, list[str]] | None = msgspec.field(name="as-user-extra", default=None)
+
+    @property
+    def impersonation(self) -> Impersonation:
+        """The user that the API is to take requests for."""
+        extra = tuple((key, value) for key, values in (self.extra or {}).items() for value in values)
+        return Impersonation(self.user or "", self.uid or "", self.groups or (), extra)
 
 
 class _Context(_Section):
     cluster: str
-    user: str
+    user: str = ""
 
 
-class _NamedCluster(_Section):
+class _NamedPart(_Section):
+    """A named part.  It is only judged if the current context leads to it."""
+
     name: str
-    cluster: _Cluster
+    cluster: object = None
+    context: object = None
+    user: object = None
 
-
-class _NamedUser(_Section):
-    name: str
-    user: _User
-
-
-class _NamedContext(_Section):
-    name: str
-    context: _Context
+    @property
+    def value(self) -> object:
+        """The cluster, context or user."""
+        return self.cluster or self.context or self.user
 
 
 class _Kubeconfig(_Section):
-    clusters: list[_NamedCluster]
-    contexts: list[_NamedContext]
-    users: list[_NamedUser]
-    current_context: str
+    current_context: str | None = None
+    clusters: list[_NamedPart] | None = None
+    contexts: list[_NamedPart] | None = None
+    users: list[_NamedPart] | None = None
+
+    def parts(self, section: str) -> list[_NamedPart]:
+        """The parts of a section, in reverse, so that the first of a name is the last."""
+        found: list[_NamedPart] | None = getattr(self, section)
+        return (found or [])[::-1]
 
 
-def _of_kubeconfig(path: Path) -> Credentials:
-    config = _kubeconfig(path)
-    try:
-        context = {each.name: each.context for each in config.contexts}[config.current_context]
-        cluster = {each.name: each.cluster for each in config.clusters}[context.cluster]
-        user = {each.name: each.user for each in config.users}[context.user]
-    except KeyError as error:
-        raise _unusable(path, f"leads to {error}, which isn't there", field="current-context") from error
-    if user.auth_provider is not None or user.username is not None:
+S = TypeVar("S", bound=_Section)
+
+
+class _PartOfFile(NamedTuple):
+    """A part of a kubeconfig, and the file that has it."""
+
+    path: Path
+    value: object
+
+
+def _of_kubeconfigs(paths: Sequence[Path], context: str = "") -> Credentials:
+    files = [(path, _kubeconfig(path)) for path in paths]
+    first = files[0][0]
+
+    def part(kind: type[S], section: str, name: str) -> tuple[Path, S]:
+        parts = {
+            each.name: _PartOfFile(path, each.value) for path, file in reversed(files) for each in file.parts(section)
+        }
+        return _part(first, kind, section, parts, name)
+
+    wanted = context or next((file.current_context for _, file in files if file.current_context), None)
+    if wanted is None:
+        raise _unusable(first, "has no current-context, and none is named", field="current-context")
+    _, chosen = part(_Context, "contexts", wanted)
+    cluster_path, cluster = part(_Cluster, "clusters", chosen.cluster)
+    path, user = part(_User, "users", chosen.user) if chosen.user else (cluster_path, _User())
+    if user.auth_provider is not None or user.username:
         message = "auth-provider and username are gone from Kubernetes: use a token, certificate or exec"
         raise _unusable(path, message, field="users")
-    directory = path.parent
     return Credentials(
-        server=_url(cluster.server, path, "server").rstrip("/"),
-        authority=_pem(path, cluster.certificate_authority, cluster.certificate_authority_data),
-        token=_token(directory / user.token_file) if user.token_file else (user.token or "").strip(),
+        server=_url(cluster.server, cluster_path, "server").rstrip("/"),
+        authority=_pem(cluster_path, cluster.certificate_authority, cluster.certificate_authority_data),
+        token=_token(path.parent / user.token_file) if user.token_file else (user.token or "").strip(),
         certificate=_pem(path, user.client_certificate, user.client_certificate_data),
         key=_pem(path, user.client_key, user.client_key_data),
         tls_server_name=cluster.tls_server_name or "",
         is_insecure=bool(cluster.insecure_skip_tls_verify),
-        proxy_url=_url(cluster.proxy_url, path, "proxy-url") if cluster.proxy_url else "",
-        plugin=_found_from(directory, user.exec),
+        proxy_url=_proxy_url(cluster_path, cluster.proxy_url or ""),
+        plugin=_found_from(path.parent, user.exec),
+        impersonation=user.impersonation,
     )
+
+
+def _part(first: Path, kind: type[S], section: str, parts: Mapping[str, _PartOfFile], name: str) -> tuple[Path, S]:
+    """Return the part of a name, and its file.  Parts that aren't used may be incomplete."""
+    if name not in parts:
+        raise _unusable(first, f"leads to {show(name)}, which isn't among the {section}", field="current-context")
+    path, value = parts[name]
+    try:
+        return path, msgspec.convert(value or {}, kind)
+    except ValueError as error:
+        raise _unusable(path, f"{show(name)}: {error}", field=section) from error
+
+
+def _proxy_url(path: Path, text: str) -> str:
+    try:
+        if text:
+            parse_proxy(text, KUBECONFIG)
+    except ValueError as error:
+        raise _unusable(path, str(error), field="proxy-url") from error
+    return text
 
 
 def _found_from(directory: Path, plugin: Plugin | None) -> Plugin | None:
@@ -243,7 +284,8 @@ def _kubeconfig(path: Path) -> _Kubeconfig:
 def _pem(path: Path, file: str | None, data: str | None) -> bytes:
     """Return a certificate or key from text, or else from a file relative to the kubeconfig."""
     try:
-        return base64.b64decode(data, validate=True) if data else _read(path.parent / file) if file else b""
+        lines = (data or "").replace("\n", "").replace("\r", "")  # Go skips these two, and nothing else
+        return base64.b64decode(lines, validate=True) if lines else _read(path.parent / file) if file else b""
     except binascii.Error as error:
         raise _unusable(path, f"a certificate or key is not base64: {error}", "kubeconfig") from error
 

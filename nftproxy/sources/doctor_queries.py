@@ -9,25 +9,24 @@ import asyncio
 import re
 from collections.abc import Sequence
 from contextlib import aclosing, suppress
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import httpx
 import msgspec
 
-from nftproxy.api.access_reviews import GROUP, PLURAL, Permission, read_review, review
-from nftproxy.api.responses import ErrorStatus, read_error
+from nftproxy.api.access_reviews import GROUP, KIND, Permission, read_review, review
 from nftproxy.model.addresses import Address, parse_address
 from nftproxy.model.errors import Unavailable
 from nftproxy.sources.api_client import ApiClient
+from nftproxy.sources.cluster_api import ApiDenies, APIObject, Node, Service, new_class
 
 PATIENCE = 5.0
 """Seconds for all of an answer from this machine: kube-proxy's metrics with 10,000 Services take less than a second."""
 LONGEST = 8 * 2**20
 """Bytes of such an answer: kube-proxy's metrics have some 300,000."""
 
-S = TypeVar("S", bound=msgspec.Struct)
-
-_FELIX = ("crd.projectcalico.org/v1", "felixconfigurations/default")
+_Review = new_class(KIND, f"{GROUP}/v1", namespaced=False)
+_FelixConfiguration = new_class("FelixConfiguration", "crd.projectcalico.org/v1", namespaced=False)
 
 
 class ClusterAnswers(NamedTuple):
@@ -62,21 +61,9 @@ class _AnswerObject(msgspec.Struct):
     status: _AnswerStatus = _AnswerStatus()
 
 
-class _AnswerList(msgspec.Struct):
-    items: list[_AnswerObject] | None = None
-
-
 class _AnswerVersion(msgspec.Struct):
     major: str = ""
     minor: str = ""
-
-
-class ApiDenies(Unavailable):
-    """The API has answered with an error of this HTTP status: it denies the request, or can't serve it."""
-
-    def __init__(self, answer: ErrorStatus) -> None:
-        super().__init__(answer.message)
-        self.status = answer.code
 
 
 def query_cluster(cluster: ApiClient, node: str, rights: Sequence[Permission]) -> ClusterAnswers:
@@ -92,37 +79,40 @@ def query_cluster(cluster: ApiClient, node: str, rights: Sequence[Permission]) -
 async def _query_cluster(cluster: ApiClient, node: str, rights: Sequence[Permission]) -> ClusterAnswers:
     async with aclosing(cluster):
         denied = {right: answer for right in rights if (answer := await _why_denied(cluster, right)) is not None}
-        nodes = await _listed(cluster, "nodes", node)
-        services = await _listed(cluster, "namespaces/default/services", "kubernetes")
-        status, body = await cluster.request("GET", *_FELIX)
-        felix = _decoded(body, _AnswerObject).spec.nftables_mode or "Auto" if status == 200 else None
+        nodes = await _listed(cluster, Node, node)
+        services = await _listed(cluster, Service, "kubernetes")
+        felix = await _felix(cluster)
         return ClusterAnswers(
             denied,
             has_node=None if nodes is None else bool(nodes),
             has_pod_range=bool(nodes[0].spec.pod_cidrs) if nodes else None,
             internal_ips=_internal_ips(nodes[0].status) if nodes else None,
             cluster_ip=services[0].spec.cluster_ip if services else None,
-            felix_mode=felix,
-            version=_version(*await cluster.server_version()),
+            felix_mode=None if felix is None else felix.spec.nftables_mode or "Auto",
+            version=await _version(cluster),
         )
 
 
 async def _why_denied(cluster: ApiClient, right: Permission) -> str | None:
     """Return the API's reason against a permission, "" without a reason, or None if the permission is given."""
-    status, body = await cluster.request("POST", f"{GROUP}/v1", PLURAL, review(right))
-    if status != 201:
-        raise ApiDenies(read_error(body, status))
+    created = _Review(review(right), api=cluster.api)
+    async with cluster.asking():
+        await created.create()
     try:
-        answer = read_review(body)
+        answer = read_review(created.raw)
     except (ValueError, RecursionError) as error:
         raise Unavailable(f"an answer isn't an access review: {error}") from error
     return None if answer.is_allowed else answer.reason
 
 
-async def _listed(cluster: ApiClient, url: str, name: str) -> list[_AnswerObject] | None:
+async def _listed(cluster: ApiClient, kind: type[APIObject], name: str) -> list[_AnswerObject] | None:
     """Return the object of a name, if it exists.  Return None if the API denies the request."""
-    status, body = await cluster.request("GET", "v1", url, fieldSelector=f"metadata.name={name}")
-    return (_decoded(body, _AnswerList).items or []) if status == 200 else None
+    selector = f"metadata.name={name}"
+    try:
+        async with cluster.asking():
+            return [_answer(each) async for each in cluster.api.get(kind, namespace="default", field_selector=selector)]
+    except ApiDenies:
+        return None
 
 
 def _internal_ips(status: _AnswerStatus) -> tuple[Address, ...]:
@@ -134,20 +124,30 @@ def _internal_ips(status: _AnswerStatus) -> tuple[Address, ...]:
     return tuple(found)
 
 
-def _version(status: int, body: bytes) -> tuple[int, int] | None:
-    """Kubernetes' version in the answer at /version.  Some distributions write a minor version as "28+"."""
-    if status != 200:
+async def _felix(cluster: ApiClient) -> _AnswerObject | None:
+    """Return Calico's configuration, None without one."""
+    felix = _FelixConfiguration("default", api=cluster.api)
+    try:
+        async with cluster.asking():
+            await felix.refresh()
+            return _answer(felix)
+    except ApiDenies:
         return None
-    answer = _decoded(body, _AnswerVersion)
+
+
+async def _version(cluster: ApiClient) -> tuple[int, int] | None:
+    """Kubernetes' version.  Some distributions write a minor version as "28+"."""
+    try:
+        async with cluster.asking():
+            answer = msgspec.convert(await cluster.api.version(), _AnswerVersion)
+    except ApiDenies:
+        return None
     match = re.match(r"(\d{1,4}) (\d{1,4})", f"{answer.major} {answer.minor}")
     return (int(match[1]), int(match[2])) if match else None
 
 
-def _decoded(body: bytes, kind: type[S]) -> S:
-    try:
-        return msgspec.json.decode(body, type=kind)
-    except (ValueError, RecursionError) as error:
-        raise Unavailable(f"unexpected answer: {error}") from error
+def _answer(found: APIObject | dict[str, Any]) -> _AnswerObject:
+    return msgspec.convert(found if isinstance(found, dict) else found.raw, _AnswerObject)
 
 
 def fetch(url: str) -> str:

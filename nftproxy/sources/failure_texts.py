@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import httpx
 
-from nftproxy.sources.api_connection import Timeouts, cause_of
+from nftproxy.sources.api_connection import Timeouts
 
 
 def failure_text(error: BaseException | None, host: str, timeouts: Timeouts, *, is_watch: bool = False) -> str:
@@ -18,25 +18,24 @@ def failure_text(error: BaseException | None, host: str, timeouts: Timeouts, *, 
 
     Args:
         error: the error of a connection.
-        host: the server's name or address, with its port.
+        host: the server's name or address, with its port, and the proxy on the way.
         timeouts: those of the connection.
         is_watch: whether the request was a watch.
     """
-    cause = cause_of(error)
-    match cause:
+    match error:
         case httpx.ConnectTimeout():
             return f"no connection to {host} within {timeouts.connect:g} s"
         case httpx.ReadTimeout() if is_watch:
             return f"no data for {timeouts.silence:g} s, reconnecting"
         case httpx.ReadTimeout():
             return f"no data from {host} for {timeouts.answer:g} s"
-        case httpx.ConnectError():
-            return f"no connection to {host}: {_message(cause)}"
+        case httpx.ConnectError() | httpx.ProxyError():
+            return f"no connection to {host}: {_message(error)}"
         case httpx.NetworkError() | httpx.RemoteProtocolError() | ConnectionResetError() | BrokenPipeError():
-            return f"the connection to {host} broke: {_message(cause)}"
-        case TimeoutError() if not cause.errno and not cause.args:
+            return f"the connection to {host} broke: {_message(error)}"
+        case TimeoutError() if not error.errno and not error.args:
             return f"{host} took longer than {timeouts.page:g} s for an answer"
-    return _message(cause) or type(cause).__name__
+    return _message(error) or type(error).__name__
 
 
 def _message(error: BaseException | None) -> str:

@@ -50,9 +50,3 @@ def _call(module: str, name: str, *positional: object, **named: object) -> objec
     if isinstance(sys.modules.get(module), _Later):
         del sys.modules[module]
     return getattr(importlib.import_module(module), name)(*positional, **named)
-
-
-def never_import(*names: str) -> None:
-    """Let these imports fail, for libraries that can do without.  Modules that are imported already stay."""
-    for name in names:
-        sys.modules.setdefault(name, None)  # type: ignore[arg-type]  # "import of NAME halted; None in sys.modules"

@@ -10,25 +10,31 @@ import asyncio
 import contextlib
 import socket
 import ssl
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import httpcore
-import httpx
 
 _NAMES = {"server_addr": "peername", "client_addr": "sockname"}
 """asyncio's names of what httpcore asks for, where they differ."""
 
 
-def use_asyncio(session: httpx.AsyncClient) -> None:
-    """Have all transports of a session, those through proxies too, connect by `AsyncioBackend`."""
-    for transport in (session._transport, *session._mounts.values()):
-        if isinstance(transport, httpx.AsyncHTTPTransport):
-            transport._pool._network_backend = AsyncioBackend()
-
-
 class AsyncioBackend(httpcore.AsyncNetworkBackend):
-    """Connections by TCP."""
+    """Connections by TCP.
+
+    Args:
+        names: the name in the server's certificate for each context that verifies one, for contexts whose servers have
+            another name than their URL.  httpcore has `sni_hostname` for that, but not through a proxy.
+    """
+
+    def __init__(self, names: Mapping[ssl.SSLContext, str] | None = None) -> None:
+        self._server_names = names or {}
+        self._open = set[_Stream]()
+
+    async def aclose(self) -> None:
+        """Close all connections.  httpcore forgets to close one whose SOCKS proxy denies it."""
+        for stream in list(self._open):
+            await stream.aclose()
 
     async def connect_tcp(
         self,
@@ -53,7 +59,8 @@ class AsyncioBackend(httpcore.AsyncNetworkBackend):
             for *_, (address, *_) in found:
                 try:
                     async with asyncio.timeout(timeout and timeout / len(found)):
-                        return _Stream(*await asyncio.open_connection(str(address), port))
+                        reader, writer = await asyncio.open_connection(str(address), port)
+                        return _Stream(reader, writer, self._server_names, self._open)
                 except OSError as failure:  # a TimeoutError too
                     error = failure
             raise error
@@ -62,9 +69,18 @@ class AsyncioBackend(httpcore.AsyncNetworkBackend):
 class _Stream(httpcore.AsyncNetworkStream):
     """A connection."""
 
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    def __init__(
+        self,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        names: Mapping[ssl.SSLContext, str],
+        streams: set[_Stream],
+    ) -> None:
+        self._streams = streams
+        streams.add(self)
         self._reader = reader
         self._writer = writer
+        self._server_names = names
 
     async def read(self, max_bytes: int, timeout: float | None = None) -> bytes:  # noqa: ASYNC109
         with _errors(httpcore.ReadTimeout, httpcore.ReadError):
@@ -78,6 +94,7 @@ class _Stream(httpcore.AsyncNetworkStream):
                 await self._writer.drain()
 
     async def aclose(self) -> None:
+        self._streams.discard(self)
         self._writer.transport.abort()
         await asyncio.sleep(0)  # the loop closes the socket at its next turn, which may be its last
 
@@ -90,7 +107,8 @@ class _Stream(httpcore.AsyncNetworkStream):
         with _errors(httpcore.ConnectTimeout, httpcore.ConnectError):
             try:
                 async with asyncio.timeout(timeout):
-                    await self._writer.start_tls(ssl_context, server_hostname=server_hostname)
+                    name = self._server_names.get(ssl_context, server_hostname)
+                    await self._writer.start_tls(ssl_context, server_hostname=name)
             except BaseException:
                 await self.aclose()
                 raise

@@ -21,7 +21,7 @@ from tests.support.waiting import until
 pytestmark = pytest.mark.usefixtures("namespace")
 
 
-async def _post(_namespace: str, _body: bytes, _name: str) -> ErrorStatus | None:
+async def _post(_namespace: str, _body: object, _name: str) -> ErrorStatus | None:
     raise LookupError("nobody has thought of this")
 
 

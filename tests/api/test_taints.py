@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import pytest
@@ -14,15 +13,14 @@ KEY = "nftproxy.dev/not-ready"
 OTHER = {"key": "node.kubernetes.io/unreachable", "effect": "NoExecute", "timeAdded": "2026-01-12T08:00:00Z"}
 
 
-def node(*taints: dict[str, Any]) -> bytes:
-    """A Node with these taints, as JSON."""
-    return json.dumps({"metadata": {"name": "node-a", "resourceVersion": "7"}, "spec": {"taints": taints}}).encode()
+def node(*taints: dict[str, Any]) -> dict[str, Any]:
+    """A Node with these taints."""
+    return {"metadata": {"name": "node-a", "resourceVersion": "7"}, "spec": {"taints": list(taints)}}
 
 
 def patch(*taints: dict[str, Any]) -> Any:
     """The patch of such a Node, None without a patch."""
-    made = without_taint(node(*taints), KEY)
-    return made if made is None else json.loads(made)
+    return without_taint(node(*taints), KEY)
 
 
 def test_only_taints_of_the_key_go() -> None:
@@ -40,16 +38,16 @@ def test_the_last_taint_takes_the_field_with_it() -> None:
     assert patch({"key": KEY, "effect": "NoSchedule"})["spec"] == {"taints": None}
 
 
-@pytest.mark.parametrize("body", [node(), node(OTHER), b'{"metadata": {"resourceVersion": "7"}}'])
-def test_a_node_without_the_taint_needs_no_patch(body: bytes) -> None:
+@pytest.mark.parametrize("body", [node(), node(OTHER), {"metadata": {"resourceVersion": "7"}}])
+def test_a_node_without_the_taint_needs_no_patch(body: dict[str, Any]) -> None:
     """Where there is nothing to remove there is nothing to write."""
     assert without_taint(body, KEY) is None
 
 
 @pytest.mark.parametrize(
-    "body", [b"", b"<html>", b"[]", b'{"metadata": {}}', b'{"spec": {"taints": [1]}}', b"[" * 10000]
+    "body", [{}, {"metadata": {}}, {"metadata": {"resourceVersion": "7"}, "spec": {"taints": [1]}}]
 )
-def test_what_is_no_node(body: bytes) -> None:
+def test_what_is_no_node(body: dict[str, Any]) -> None:
     """An unreadable Node is an error, and never a Node without taints."""
     with pytest.raises(Unreadable, match="a Node that can't be read"):
         without_taint(body, KEY)

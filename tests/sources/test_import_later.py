@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from nftproxy.sources.import_later import call_later, import_later, never_import
+from nftproxy.sources.import_later import call_later, import_later
 
 
 @pytest.fixture
@@ -75,13 +75,4 @@ def test_a_class_is_imported_when_it_is_called(tmp_path: Path, capsys: pytest.Ca
 def test_what_is_imported_stays() -> None:
     """A module that is there already is not replaced."""
     import_later("pathlib")
-    assert sys.modules["pathlib"].Path is Path
-
-
-@pytest.mark.usefixtures("package")
-def test_a_module_is_never_imported() -> None:
-    """Its import fails as if it weren't installed, unless it has been imported already."""
-    never_import("heavy_later", "pathlib")
-    with pytest.raises(ModuleNotFoundError, match="heavy_later"):
-        __import__("library_later")
     assert sys.modules["pathlib"].Path is Path

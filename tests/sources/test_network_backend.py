@@ -11,7 +11,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 import httpx
 import pytest
 
-from nftproxy.sources.network_backend import use_asyncio
+from nftproxy.sources.credentials import Credentials
+from nftproxy.sources.http_client import http_client
 
 HEAD = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
 WHOLE = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nhi"
@@ -21,9 +22,7 @@ Answer = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
 def client_of_asyncio() -> httpx.AsyncClient:
     """Return a client that connects by asyncio's streams."""
-    client = httpx.AsyncClient()
-    use_asyncio(client)
-    return client
+    return http_client(Credentials(""), "", None)
 
 
 @contextlib.asynccontextmanager

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import datetime
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 
-import msgspec
 import tenacity
 
 from nftproxy.agent.reporting.event_series import EventCorrelator, EventSeries
@@ -29,15 +28,15 @@ LONGEST_ABOUT = 236
 _EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 
 
-PostEvent = Callable[[str, bytes, str], Awaitable[ErrorStatus | None]]
-"""Sends JSON to the API, given a namespace, the JSON and a name.
+PostEvent = Callable[[str, Mapping[str, object], str], Awaitable[ErrorStatus | None]]
+"""Sends an object to the API, given a namespace, the object and a name.
 
-Without a name the JSON is a new Event, with a name it is a merge patch of that Event.  Returns the API's error if it
+Without a name the object is a new Event, with a name it is a merge patch of that Event.  Returns the API's error if it
 denies the Event, and raises Unavailable if it should be retried."""
 
 
-def event_json(series: EventSeries, node: str) -> tuple[str, bytes]:
-    """Return an Event's namespace ("default" for a Node, which has none) and its JSON."""
+def event_of(series: EventSeries, node: str) -> tuple[str, dict[str, object]]:
+    """Return an Event's namespace ("default" for a Node, which has none) and the Event."""
     occurrence = series.occurrence
     namespace, name = _namespace(series), occurrence.subject.name
     if occurrence.subject.namespace:
@@ -57,15 +56,11 @@ def event_json(series: EventSeries, node: str) -> tuple[str, bytes]:
         "note": f"{occurrence.code}: {occurrence.note}".encode()[:NOTE_LENGTH].decode(errors="ignore"),
         "type": "Warning" if occurrence.is_warning else "Normal",
     }
-    return namespace, msgspec.json.encode(event | (_count(series) if series.count > 1 else {}))
+    return namespace, event | (count_of(series) if series.count > 1 else {})
 
 
-def count_json(series: EventSeries) -> bytes:
+def count_of(series: EventSeries) -> dict[str, object]:
     """Return the merge patch with the count of a series.  No other field of an Event may change."""
-    return msgspec.json.encode(_count(series))
-
-
-def _count(series: EventSeries) -> dict[str, object]:
     return {"series": {"count": series.count, "lastObservedTime": _micro_time(series.last)}}
 
 
@@ -142,11 +137,11 @@ class EventRecorder:
         """Raise the count of an Event, or create it.  The API may have deleted it early."""
         namespace = _namespace(series)
         if series.is_created:
-            failure = await _sent(post, namespace, count_json(series), name_of(series))
+            failure = await _sent(post, namespace, count_of(series), name_of(series))
             if failure is None or failure.code != 404:
                 _warn(series, failure)
                 return
-        failure = await _sent(post, *event_json(series, self._node), "")
+        failure = await _sent(post, *event_of(series, self._node), "")
         series.is_created = failure is None or failure.code == 409  # 409: it was created, and only the answer was lost
         if not series.is_created:
             _warn(series, failure)
@@ -167,5 +162,5 @@ def _warn(series: EventSeries, failure: ErrorStatus | None) -> None:
     stop=tenacity.stop_after_attempt(5),
     reraise=True,
 )
-async def _sent(post: PostEvent, namespace: str, body: bytes, name: str) -> ErrorStatus | None:
+async def _sent(post: PostEvent, namespace: str, body: Mapping[str, object], name: str) -> ErrorStatus | None:
     return await post(namespace, body, name)

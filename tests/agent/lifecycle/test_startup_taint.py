@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -121,7 +121,7 @@ class Meddler(ApiClient):
     server: ApiServer
     has_meddled = False
 
-    async def patch_node(self, name: str, patch: bytes) -> None:
+    async def patch_node(self, name: str, patch: Mapping[str, Any]) -> None:
         """Make the other client's change first, once."""
         if not self.has_meddled:
             self.has_meddled = True

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import json
 import ssl
 from collections import Counter
@@ -16,7 +17,7 @@ from nftproxy_conformance.apiserver.faults import EndWatch, Fault, Respond
 
 from nftproxy.api.pauses import ReflectorTimes
 from nftproxy.model.errors import BadInput, Unavailable
-from nftproxy.sources import api_connection
+from nftproxy.sources import tls
 from nftproxy.sources.api_client import ApiClient
 from nftproxy.sources.api_connection import RequestOutcome, Timeouts
 from nftproxy.sources.credentials import Credentials, read_credentials
@@ -56,7 +57,7 @@ async def test_requests_are_reported(server: ApiServer, tmp_path: Path) -> None:
         await seen.until(lambda: all(seen.requests(status=each) for each in (503, 799)))
         change(server)
         await seen.right()
-        await cluster.send_event("shop", b"{}")
+        await cluster.send_event("shop", {})
         await seen.until(lambda: reported() == answered())
     await cluster.aclose()
     assert {each.host for each in asked} == {server.url.removeprefix("https://")}
@@ -69,7 +70,7 @@ async def test_requests_that_nobody_answers_are_reported(server: ApiServer, tmp_
     cluster = reach(server, tmp_path, report_request=asked.append)
     server.stop()
     with pytest.raises(Unavailable):
-        await cluster.send_event("shop", b"{}")
+        await cluster.send_event("shop", {})
     assert [(each.code, each.method) for each in asked] == [("<error>", "POST")]
 
 
@@ -105,7 +106,7 @@ async def test_expired_token(server: ApiServer, cluster: ApiClient) -> None:
 
 async def test_single_requests_share_a_connection(server: ApiServer, cluster: ApiClient) -> None:
     """Requests that several tasks make at once follow each other on the same connection."""
-    await asyncio.gather(*(cluster.read_node(NODE) for _ in range(5)), cluster.send_event("shop", b"{}"))
+    await asyncio.gather(*(cluster.read_node(NODE) for _ in range(5)), cluster.send_event("shop", {}))
     await cluster.aclose()
     assert len(server.requests()) == 6
     assert len({request.port for request in server.requests()}) == 1
@@ -151,22 +152,21 @@ async def test_public_authorities(
 ) -> None:
     """Without an authority in the kubeconfig, all connections read the public ones once, and without TLS never."""
     loaded: list[str] = []
-    create = ssl.create_default_context
+    made = tls.system_authorities
 
-    def counted(cafile: str) -> ssl.SSLContext:
-        loaded.append(cafile)
-        return create(cafile=cafile)
+    def counted() -> ssl.SSLContext:
+        loaded.append("")
+        return made()
 
-    monkeypatch.setattr(ssl, "create_default_context", counted)
-    monkeypatch.delenv("SSL_CERT_DIR", raising=False)
-    api_connection._default_context.cache_clear()
+    monkeypatch.setattr(tls, "system_authorities", functools.cache(counted))
+    made.cache_clear()
     kubeconfig = yaml.safe_load(server.write_kubeconfig(tmp_path / "kubeconfig").read_text())
     kubeconfig["clusters"][0]["cluster"] = {"server": f"{scheme}://127.0.0.1:{server.port}"}
     (tmp_path / "kubeconfig").write_text(yaml.safe_dump(kubeconfig))
     for _ in range(5):
         cluster = ApiClient(str(tmp_path / "kubeconfig"), times=TIMES)
         with pytest.raises(Unavailable):  # this server's authority isn't public, and it doesn't speak plain HTTP
-            await cluster.request("GET", "v1", "services")
+            await cluster.read_node(NODE)
         await cluster.aclose()
     assert len(loaded) == loads
 
@@ -233,7 +233,7 @@ async def test_plugin_gives_a_certificate(server: ApiServer, tmp_path: Path, mon
     async with following(server, cluster) as seen:
         await seen.right()
         for _ in range(3):
-            await cluster.send_event("default", b"{}")
+            await cluster.send_event("default", {})
     await cluster.aclose()
     assert {request.user for request in server.requests()} == {"kubernetes-admin"}
     assert (tmp_path / "runs").read_text() == "\n"
@@ -271,7 +271,8 @@ async def test_broken_kubeconfig(server: ApiServer, tmp_path: Path, caplog: pyte
     [
         ("", "is empty"),
         ("clusters: [", "is not YAML"),
-        ("a: 1", "missing required field"),
+        ("a: 1", "has no current-context"),
+        ("{current-context: x, contexts: [{name: x, context: {user: a}}]}", "contexts: 'x': .*missing .* `cluster`"),
         ("{clusters: [], contexts: [], users: [], current-context: 7}", r"\$.current-context"),
         ("{clusters: [], contexts: [], users: [], current-context: x}", "current-context: leads to 'x'"),
     ],
@@ -295,7 +296,7 @@ def test_bad_kubeconfigs(tmp_path: Path, text: str, complaint: str) -> None:
         ({"server": "https://a:65536"}, {}, "server: is not"),
         ({"server": "127.0.0.1:6443"}, {}, "server: is not"),
         ({"proxy_url": "http://[::1"}, {}, "proxy-url: is not"),
-        ({"proxy_url": "socks5://a"}, {}, "proxy-url: is not"),
+        ({"proxy_url": "socks4://a"}, {}, "proxy-url: is not"),
         ({}, {"tokenFile": "nowhere"}, "No such file"),
         ({}, {"auth_provider": {"name": "oidc"}}, "gone from Kubernetes"),
         ({}, {"username": "a", "password": "b"}, "gone from Kubernetes"),
@@ -306,6 +307,47 @@ def test_bad_credentials(server: ApiServer, tmp_path: Path, cluster: Object, use
     config = rewrite(server.write_kubeconfig(tmp_path / "kubeconfig"), cluster=cluster, user=user)
     with pytest.raises(BadInput, match=complaint):
         ApiClient(str(config))
+
+
+async def test_what_client_go_takes(server: ApiServer, tmp_path: Path) -> None:
+    """Base64 in lines, an empty user name, and parts that aren't used and are incomplete, break nothing."""
+    config = server.write_kubeconfig(tmp_path / "kubeconfig")
+    written = yaml.safe_load(config.read_text())
+    cluster = written["clusters"][0]["cluster"]
+    data = cluster["certificate-authority-data"]
+    cluster["certificate-authority-data"] = "\n".join(data[at : at + 64] for at in range(0, len(data), 64)) + "\r\n"
+    written["users"][0]["user"]["username"] = ""
+    written["users"] += [
+        {"name": "old", "user": {"exec": {"apiVersion": "v1alpha1"}}},
+        {"name": "nobody", "user": None},
+    ]
+    written["clusters"].append({"name": "empty", "cluster": None})
+    written["contexts"] += [{"name": "unused", "context": {"user": "old"}}, {"name": "none", "context": None}]
+    config.write_text(yaml.safe_dump(written))
+    await reads(server, config)
+    assert {request.status for request in server.requests()} == {200}
+
+
+async def test_a_client_certificate_without_an_authority(
+    server: ApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With a client certificate and no authority, the system's authorities verify the server."""
+    assert server.authority is not None
+    config = server.write_kubeconfig(tmp_path / "kubeconfig", proof=Proof.CERTIFICATE)
+    rewrite(config, cluster={"certificate_authority_data": None})
+    with pytest.raises(Unavailable, match="certificate verify failed"):
+        await ApiClient(str(config)).read_node(NODE)
+    (tmp_path / "ca.crt").write_bytes(server.authority.certificate)
+    monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "ca.crt"))
+    await reads(server, config)
+    assert {request.user for request in server.requests()} == {"kubernetes-admin"}
+
+
+async def test_acting_as_another_user(server: ApiServer, tmp_path: Path) -> None:
+    """A kubeconfig's `as` is the header of each request, of lists and watches too."""
+    config = server.write_kubeconfig(tmp_path / "kubeconfig")
+    await reads(server, rewrite(config, user={"as": "jane"}))
+    assert {request.headers["impersonate-user"] for request in server.requests()} == {"jane"}
 
 
 def test_no_credentials(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -52,7 +52,7 @@ async def test_events_are_not_redirected(server: ApiServer, cluster: ApiClient) 
     """Nor does an Event, with the token, go where an answer points."""
     with ApiServer() as stranger:
         server.faults.add(Fault(Respond(307, body=b"", location=f"{stranger.url}/x"), verb="create"))
-        failure = await cluster.send_event("default", b"{}")
+        failure = await cluster.send_event("default", {})
         assert failure is not None
         assert failure.code == 307
         await cluster.aclose()
@@ -145,7 +145,7 @@ async def test_a_refusal_without_end_is_cut(server: ApiServer, cluster: ApiClien
     async with following(server, cluster) as seen:
         await seen.right()
         try:
-            assert await cluster.send_event("default", b"{}")
+            assert await cluster.send_event("default", {})
         except Unavailable:
             assert code == 500
     await cluster.aclose()

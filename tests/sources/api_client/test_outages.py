@@ -137,7 +137,7 @@ async def test_any_answer_ends_the_pauses(
         server.start()
         server.faults.add(Fault(Respond(code), verb="create"))
         with contextlib.suppress(Unavailable):
-            await cluster.send_event("default", b"{}")
+            await cluster.send_event("default", {})
         await seen.right()
     await cluster.aclose()
 

@@ -1,0 +1,132 @@
+"""The proxy on the way to a server, by the rules of Go's golang.org/x/net/http/httpproxy, which client-go follows.
+
+`HTTPS_PROXY` (for https URLs) or `HTTP_PROXY` names the proxy, and `NO_PROXY` lists servers without a proxy: addresses,
+ranges, domains, each perhaps with a port.  The names may be in lower case.  As with Go, `ALL_PROXY` has no meaning, and
+loopback addresses need no proxy.  An entry that can't be read concerns no server.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ipaddress
+from collections.abc import Mapping
+from typing import NamedTuple
+from urllib.parse import unquote, urlsplit, urlunsplit
+
+from nftproxy.model.codes import Code
+from nftproxy.model.errors import BadInput, Problem
+
+SCHEMES = ("http", "https", "socks5", "socks5h")
+"""The proxies that Go knows.  With both SOCKS schemes the proxy looks names up."""
+KUBECONFIG = "the kubeconfig's proxy-url"
+
+
+class Proxy(NamedTuple):
+    """A proxy."""
+
+    url: str  # without user and password
+    named_by: str  # a variable of the environment, or `KUBECONFIG`
+    auth: tuple[str, str] | None = None  # user and password
+
+    def __str__(self) -> str:
+        return f"the proxy {self.url} ({self.named_by})"
+
+
+def proxy_for(url: str, configured: str, environ: Mapping[str, str]) -> Proxy | None:
+    """Return the proxy on the way to a server, None without one.
+
+    Args:
+        url: the server's.
+        configured: the URL of a proxy in the kubeconfig, which goes before the environment, "" without one.
+        environ: the environment.
+
+    Raises:
+        BadInput: the proxy's URL is invalid.
+    """
+    if configured:
+        return _named(configured, KUBECONFIG)
+    parts = urlsplit(url)
+    port = parts.port or (80 if parts.scheme == "http" else 443)
+    name, text = _variable(f"{parts.scheme}_proxy", environ)
+    if not text or not _needs_proxy(parts.hostname or "", port, _variable("no_proxy", environ)[1]):
+        return None
+    return _named(text, name)
+
+
+def parse_proxy(text: str, named_by: str) -> Proxy:
+    """Parse the URL of a proxy.  Without a scheme it is a proxy by HTTP.
+
+    Raises:
+        ValueError: it is no such URL.  The error doesn't show the text, which may have a password.
+    """
+    with contextlib.suppress(ValueError):  # raised for bad brackets and ports
+        parts = urlsplit(text if "://" in text else f"http://{text}")
+        if parts.scheme in SCHEMES and parts.hostname and parts.port != 0:
+            place = parts.netloc.rpartition("@")[2]
+            has_auth = parts.username is not None
+            auth = (unquote(parts.username or ""), unquote(parts.password or "")) if has_auth else None
+            return Proxy(urlunsplit((parts.scheme, place, "", "", "")), named_by, auth)
+    raise ValueError("is not a URL of a proxy: http, https or socks5, with a host and a valid port")
+
+
+def _named(text: str, named_by: str) -> Proxy:
+    try:
+        return parse_proxy(text, named_by)
+    except ValueError as error:
+        raise BadInput(Problem("", "", named_by, str(error), Code.CREDENTIALS_UNUSABLE)) from error
+
+
+def _variable(name: str, environ: Mapping[str, str]) -> tuple[str, str]:
+    """Return a variable's name, in the case in which it is set, and its value."""
+    names = (name.upper(), name)
+    return next(((each, environ[each]) for each in names if environ.get(each)), (name.upper(), ""))
+
+
+def _needs_proxy(host: str, port: int, no_proxy: str) -> bool:
+    """Whether a server isn't in NO_PROXY."""
+    address = _address(host)
+    if host == "localhost" or (address and address.is_loopback):
+        return False
+    entries = [entry for each in no_proxy.lower().split(",") if (entry := each.strip())]
+    return not any(_matches(entry, host, address, port) for entry in entries)
+
+
+def _matches(entry: str, host: str, address: _Address | None, port: int) -> bool:
+    """Whether an entry of NO_PROXY means a server."""
+    if entry == "*":
+        return True
+    if "/" in entry:
+        return address is not None and _is_in(address, entry)
+    name, entry_port = _split(entry)
+    if not name or entry_port not in ("", str(port)):
+        return False
+    if (wanted := _address(name)) is not None:
+        return address == wanted
+    name = name.removeprefix("*")
+    return host.endswith(name) if name.startswith(".") else host == name or host.endswith(f".{name}")
+
+
+_Address = ipaddress.IPv4Address | ipaddress.IPv6Address
+
+
+def _address(text: str) -> _Address | None:
+    try:
+        return ipaddress.ip_address(text)
+    except ValueError:
+        return None
+
+
+def _is_in(address: _Address, entry: str) -> bool:
+    try:
+        return address in ipaddress.ip_network(entry, strict=False)
+    except ValueError:
+        return False
+
+
+def _split(entry: str) -> tuple[str, str]:
+    """Return the host and the port of an entry, "" without a port.  An IPv6 address with a port has brackets."""
+    if entry.startswith("["):
+        host, _, rest = entry[1:].partition("]")
+        return host, rest.removeprefix(":")
+    host, colon, port = entry.rpartition(":")
+    return (entry, "") if not colon or ":" in host else (host, port)

@@ -1,0 +1,106 @@
+"""The proxy on the way to a server.  The cases of NO_PROXY are those of Go (x/net/http/httpproxy, proxy_test.go)."""
+
+from __future__ import annotations
+
+import pytest
+
+from nftproxy.model.errors import BadInput
+from nftproxy.sources.proxies import KUBECONFIG, Proxy, proxy_for
+
+NO_PROXY = (
+    "foobar.com, .barbaz.net, *.foobaz.net, 192.168.1.1, 192.168.1.2:81, 192.168.1.3:80, 10.0.0.0/30, "
+    "2001:db8::52:0:1, [2001:db8::52:0:2]:443, [2001:db8::52:0:3]:80, 2002:db8:a::45/64"
+)
+
+
+@pytest.mark.parametrize(
+    ("host", "is_proxied"),
+    [
+        ("localhost", False),
+        ("127.0.0.1", False),
+        ("127.0.0.2", False),
+        ("[::1]", False),
+        ("[::2]", True),
+        ("192.168.1.1", False),
+        ("192.168.1.2", True),
+        ("192.168.1.3", False),
+        ("192.168.1.4", True),
+        ("10.0.0.2", False),
+        ("10.0.0.4", True),
+        ("[2001:db8::52:0:1]", False),
+        ("[2001:db8::52:0:2]", True),
+        ("[2001:db8::52:0:3]", False),
+        ("[2002:db8:a::123]", False),
+        ("[fe80::424b:c8be:1643:a1b6]", True),
+        ("barbaz.net", True),
+        ("www.barbaz.net", False),
+        ("foobaz.net", True),
+        ("www.foobaz.net", False),
+        ("foobar.com", False),
+        ("www.foobar.com", False),
+        ("foofoobar.com", True),
+        ("baz.com", True),
+        ("localhost.net", True),
+        ("local.localhost", True),
+        ("barbarbaz.net", True),
+    ],
+)
+def test_no_proxy_as_in_go(host: str, is_proxied: bool) -> None:
+    """An address, a range, a domain or a port in NO_PROXY means the servers that it means for Go's programs."""
+    found = proxy_for(f"http://{host}", "", {"HTTP_PROXY": "http://proxy", "NO_PROXY": NO_PROXY})
+    assert (found is not None) is is_proxied
+
+
+@pytest.mark.parametrize("entry", ["*", "foo, *", "127.0.0.0/8 , *"])
+def test_a_star_means_all_servers(entry: str) -> None:
+    """A star alone in NO_PROXY leaves no server to the proxy."""
+    assert proxy_for("https://api.example.com", "", {"HTTPS_PROXY": "http://p", "NO_PROXY": entry}) is None
+
+
+@pytest.mark.parametrize("entry", ["", ",", "10.0.0.0/99", ":6443", "[", "fd00::/8", "[::1", "::::", "/"])
+def test_entries_that_mean_nothing_break_nothing(entry: str) -> None:
+    """An entry of NO_PROXY that can't be read, or is for another family, concerns no server."""
+    environ = {"HTTPS_PROXY": "http://p:3128", "NO_PROXY": entry}
+    assert proxy_for("https://10.0.0.1:6443", "", environ) == Proxy("http://p:3128", "HTTPS_PROXY")
+    assert proxy_for("https://10.0.0.1:6443", "", {"NO_PROXY": entry}) is None
+
+
+@pytest.mark.parametrize(
+    ("url", "environ", "proxy"),
+    [
+        ("https://a", {"HTTPS_PROXY": "p:1", "HTTP_PROXY": "q:1"}, Proxy("http://p:1", "HTTPS_PROXY")),
+        ("http://a", {"HTTPS_PROXY": "p:1", "HTTP_PROXY": "q:1"}, Proxy("http://q:1", "HTTP_PROXY")),
+        ("https://a", {"https_proxy": "p:1"}, Proxy("http://p:1", "https_proxy")),
+        ("https://a", {"HTTPS_PROXY": "", "https_proxy": "p:1"}, Proxy("http://p:1", "https_proxy")),
+        ("https://a", {"HTTPS_PROXY": "p:1", "no_proxy": "a"}, None),
+        ("https://a:6443", {"HTTPS_PROXY": "p:1", "no_proxy": "a:6443"}, None),
+        ("https://a:6444", {"HTTPS_PROXY": "p:1", "no_proxy": "a:6443"}, Proxy("http://p:1", "HTTPS_PROXY")),
+        ("https://a", {"ALL_PROXY": "socks5://p:1", "HTTP_PROXY": "q:1"}, None),
+        ("https://a", {"HTTPS_PROXY": "socks5://u:p%40ss@p:1"}, Proxy("socks5://p:1", "HTTPS_PROXY", ("u", "p@ss"))),
+        ("https://a", {"HTTPS_PROXY": "http://[fd00::1]:3128/x"}, Proxy("http://[fd00::1]:3128", "HTTPS_PROXY")),
+    ],
+)
+def test_variables(url: str, environ: dict[str, str], proxy: Proxy | None) -> None:
+    """The scheme of the server's URL chooses the variable, in either case, and ALL_PROXY has no meaning."""
+    assert proxy_for(url, "", environ) == proxy
+
+
+def test_the_kubeconfig_goes_before_the_environment() -> None:
+    """A kubeconfig's proxy-url is used for any server, whatever the environment says."""
+    environ = {"HTTPS_PROXY": "http://p", "NO_PROXY": "*"}
+    assert proxy_for("https://127.0.0.1", "socks5://q:1080", environ) == Proxy("socks5://q:1080", KUBECONFIG)
+
+
+@pytest.mark.parametrize("text", ["ftp://p", "http://", "http://p:0", "http://p:99999", "http://[::1", "socks4://p"])
+def test_a_url_that_is_no_proxy(text: str) -> None:
+    """An invalid URL of a proxy that is needed is an error that names the variable and doesn't show the URL."""
+    with pytest.raises(BadInput, match=r"^NFT106: HTTPS_PROXY: is not a URL of a proxy") as caught:
+        proxy_for("https://10.0.0.1", "", {"HTTPS_PROXY": text})
+    assert text not in str(caught.value)
+    assert proxy_for("https://10.0.0.1", "", {"HTTPS_PROXY": text, "NO_PROXY": "10.0.0.1"}) is None
+
+
+def test_a_password_is_not_shown() -> None:
+    """The text of a proxy names its URL and the setting, without user and password."""
+    found = proxy_for("https://a", "", {"HTTPS_PROXY": "http://user:secret@p:3128"})
+    assert str(found) == "the proxy http://p:3128 (HTTPS_PROXY)"
