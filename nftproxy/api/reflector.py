@@ -8,7 +8,8 @@ phases.py has the phases of this machine, and every transition between them.
 The rules are those of client-go's reflector (tools/cache/reflector.go), and stricter where client-go is known to fail:
 
 * A listing is passed on as a whole or not at all.  So a deletion that was missed is found, and half a list deletes
-  nothing.  A list that doesn't end is given up, by its bytes, its pages and its time.
+  nothing.  A list that doesn't end is given up, by its pages and its time.  Its bytes have no bound, since a tenant
+  may fill etcd.  An object that is too large is left out, and named.
 * A watch continues where the last watch ended, from the newest resourceVersion that was seen, bookmarks included.
 * Time doesn't go backwards unless the server's does.  The first listing is cached (resourceVersion=0).  Every later
   listing is at least as new as the known version.  If the server can't do that, it is the newest that there is
@@ -37,6 +38,7 @@ from nftproxy.api.phases import TRANSITIONS, Ending, Phase
 from nftproxy.api.problem_tracker import MOST_OF_ONE, ProblemTracker
 from nftproxy.api.resources import Resource
 from nftproxy.api.responses import (
+    LARGEST_OBJECT,
     ErrorStatus,
     Lines,
     Page,
@@ -57,10 +59,6 @@ PAGE = 500
 
 MOST_PAGES = 10_000
 """Pages of a listing: five million objects, which no etcd holds."""
-
-LARGEST_LIST = 512 * 2**20
-"""Bytes of a listing, all pages, as JSON: some 300,000 EndpointSlices, twice the largest clusters
-(docs/decisions/five-thousand-nodes.md)."""
 
 TIMER = 1.0
 """Seconds by which a watch may end before its timeout, as it is the server's clock that counts."""
@@ -92,7 +90,6 @@ class _Listing(msgspec.Struct):
     continue_token: str = ""
     pages: int = 0
     began: float | None = None
-    room: int = msgspec.field(default_factory=lambda: LARGEST_LIST)
 
 
 class _Exchange(msgspec.Struct):
@@ -188,17 +185,16 @@ class Reflector:
         self._failures.record_answer(now)
 
     def receive_list_data(self, data: bytes, now: float) -> None:
-        """Read bytes of a list.  After unreadable bytes, and after too many, `is_open` is false."""
+        """Read bytes of a list.  After unreadable bytes `is_open` is false."""
         page = self._exchange.page
         try:
             items = page.take(data)
         except Unreadable as error:
             self.receive_failure(str(error), now, is_doubtful=True)
             return
-        if page.size > self._listing.room:
-            self.receive_endless_list(f"{LARGEST_LIST} bytes", now)
-            return
         self._parse_items(items)
+        for names in page.pop_left_out():
+            self._exchange.faults.append(self._too_large(names))
 
     def receive_list_end(self, now: float) -> list[Event]:
         """Note that the server has ended its answer to a list.  The last page's event is the listing."""
@@ -227,6 +223,14 @@ class Reflector:
             else:
                 exchange.objects[key] = value
 
+    def _too_large(self, names: bytes) -> tuple[ObjectKey | str | None, list[Problem]]:
+        """Return the key and fault of an object that was left out, from the JSON of its names."""
+        kind = self.resource.kind
+        key = parse_key(names, kind)
+        subject = kind.name if key is None else f"{kind.name} {key}"
+        text = f"has more than {LARGEST_OBJECT} bytes, and is left out"
+        return key, [Problem("", subject, "", text, Code.OBJECT_UNREADABLE)]
+
     def _end_page(self, page: Page, now: float) -> list[Event]:
         listing, exchange = self._listing, self._exchange
         listing.objects |= exchange.objects
@@ -236,7 +240,6 @@ class Reflector:
         listing.version = listing.version or page.version
         listing.continue_token = page.continue_token
         listing.pages += 1
-        listing.room -= exchange.page.size
         if listing.began is None:
             listing.began = exchange.began
         if not listing.continue_token:

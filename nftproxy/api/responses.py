@@ -15,8 +15,11 @@ from nftproxy.api.decode import show
 from nftproxy.api.kinds import ObjectKind
 from nftproxy.model.errors import NftproxyError
 
-LONGEST_LINE = 16 * 2**20
-"""Bytes in a line of a watch: etcd's requests are limited to 1.5 MiB, kube-apiserver's to 3 MiB."""
+LARGEST_OBJECT = 16 * 2**20
+"""Bytes of an object's JSON in a list, and of a line of a watch.
+
+etcd's requests are limited to 1.5 MiB and kube-apiserver's to 3 MiB, and Go writes some characters as six bytes.  There
+is no bound on the bytes of a list: a tenant may fill etcd, and only a single object is in memory at a time."""
 
 LONGEST_RETRY_AFTER = 120.0
 """Seconds: kube-apiserver says 1 to some 30.  A server that asks for hours must not leave a node without rules for
@@ -26,14 +29,20 @@ ENOUGH = 2**18
 """Bytes of a list from which items are taken out: some 70 EndpointSlices of 10 endpoints, which take 2 ms to parse, or
 700 small Services, which take 7 ms."""
 
-MOST_UNDIVIDED = 16 * 2**20
-"""Bytes of a list that are kept while its items can't be separated.  Items of kube-apiserver always can."""
-
 _SHOWN = 300
 """Characters of a server's message that are shown."""
 
 _FIRST_ITEM = re.compile(rb'"items":\s*\[(\s*)(\{\s*"\w+"\s*:)')
 """The blanks before the first item, and its beginning.  All items of kube-apiserver begin with `{"metadata":`."""
+
+_LAST_END = re.compile(rb"\}(\s*\]\s*\}\s*)\Z")
+"""The end of the last item, and the end of the list."""
+
+_NAMES = re.compile(rb'"metadata"\s*:\s*\{((?:\s*"(?:name|generateName|namespace)"\s*:\s*"[^"\\]*"\s*,)+)')
+"""The names of an object at its beginning.  They are the first fields of ObjectMeta, before labels and annotations."""
+
+_BEGINNING = 2**12
+"""Bytes at the beginning of an object that is left out, which have its names."""
 
 _VERSION = re.compile(r"0|[1-9][0-9]{0,127}", re.ASCII)
 """Versions that can be compared: etcd's revisions have 64 bits, and the API's helper takes any length."""
@@ -75,18 +84,18 @@ class PageReader:
     EndpointSlice no object that follows a comma begins so: `metadata` as the key of a label follows a brace.  Otherwise
     the text before the cut would be no sequence of items, and the reader would wait for as many bytes again.
 
-    Attributes:
-        size: the bytes of the page so far.
+    An item of more than `LARGEST_OBJECT` bytes is left out: the reader drops its bytes up to the next item.
     """
 
     def __init__(self, kind: ObjectKind) -> None:
         """Begin a page of a list of this kind."""
-        self.size = 0
         self._kind = kind
         self._head = b""  # all before the first item, if it is a list's
         self._border = b""  # between two items: a comma, blanks, and the beginning of an item
         self._rest = bytearray()  # the bytes that follow the items taken out
         self._enough = ENOUGH
+        self._left_out = list[bytes]()  # the beginnings of items that are too large
+        self._is_skipping = False  # whether the rest belongs to such an item
 
     def take(self, data: bytes) -> list[msgspec.Raw]:
         """Add bytes, and return items that are complete now.
@@ -94,17 +103,36 @@ class PageReader:
         Raises:
             Unreadable: it is no list of this kind, or items can't be separated.
         """
-        self.size += len(data)
         self._rest += data
-        if len(self._rest) < self._enough:
+        if self._is_skipping:
+            self._skip()
+        if self._is_skipping or len(self._rest) < self._enough:
             return []
         if not self._border:
             self._read_head()
         items = self._cut()
-        if not items and len(self._rest) > MOST_UNDIVIDED:
-            raise Unreadable(f"a {self._kind.name}List whose items can't be separated in {MOST_UNDIVIDED} bytes")
-        self._enough = ENOUGH if items else min(2 * len(self._rest), MOST_UNDIVIDED + 1)
+        if not items and len(self._rest) > LARGEST_OBJECT:
+            self._leave_out()
+        self._enough = ENOUGH if items or self._is_skipping else min(2 * len(self._rest), LARGEST_OBJECT + 1)
         return items
+
+    def pop_left_out(self) -> list[bytes]:
+        """Return the names of the items that were left out since the last call, as JSON objects with metadata alone."""
+        found, self._left_out = self._left_out, []
+        return [_names_in(beginning) for beginning in found]
+
+    def _leave_out(self) -> None:
+        """Begin to skip the item at the beginning of the rest, which is too large."""
+        if not self._border or self._border in self._rest:
+            raise Unreadable(f"a {self._kind.name}List whose items can't be separated in {LARGEST_OBJECT} bytes")
+        self._left_out.append(bytes(self._rest[:_BEGINNING]))
+        self._skip()
+
+    def _skip(self) -> None:
+        """Drop the rest up to the next item, and keep as much as may be the beginning of a border or the list's end."""
+        end = self._rest.find(self._border)
+        self._is_skipping = end < 0
+        del self._rest[: -_BEGINNING if end < 0 else end + 1]
 
     def end(self) -> Page:
         """Return the page, with the items that have not been taken.
@@ -113,6 +141,9 @@ class PageReader:
             Unreadable: it is no list of this kind, or not all of it.
         """
         body, self._rest = self._rest, bytearray()
+        if self._is_skipping:
+            last = _LAST_END.search(body)
+            body = bytearray(last[1] if last else b"")
         try:
             found = _LIST.decode(self._head + body)
         except _MISFITS as error:
@@ -150,6 +181,12 @@ class PageReader:
         return Page(found.metadata.version, found.metadata.continue_token or "", found.items or [])
 
 
+def _names_in(beginning: bytes) -> bytes:
+    """Return the names of an object, from the beginning of its JSON text, as the JSON of an object with them alone."""
+    found = _NAMES.search(beginning)
+    return b'{"metadata":{%s}}' % (found[1].rstrip(b", \t\r\n") if found else b"")
+
+
 def is_behind(version: str, known: str) -> bool:
     """Whether a resourceVersion is older than another version of the same resource.
 
@@ -169,7 +206,7 @@ class Lines:
     """
 
     def __init__(self) -> None:
-        self._rest = b""
+        self._rest = bytearray()
 
     @property
     def is_cut(self) -> bool:
@@ -177,14 +214,19 @@ class Lines:
         return bool(self._rest.strip())
 
     def split(self, data: bytes) -> list[bytes]:
-        """Add bytes, and return the lines that are complete now.
+        """Add bytes, and return the lines that are complete now.  Bytes cost the same however few come at a time.
 
         Raises:
             Unreadable: a line is too long.
         """
-        *whole, self._rest = (self._rest + data).split(b"\n")
-        if len(self._rest) > LONGEST_LINE:
-            raise Unreadable(f"a line of more than {LONGEST_LINE} bytes")
+        first, *others = data.split(b"\n")
+        self._rest += first
+        if len(self._rest) > LARGEST_OBJECT:
+            raise Unreadable(f"a line of more than {LARGEST_OBJECT} bytes")
+        if not others:
+            return []
+        whole = [bytes(self._rest), *others[:-1]]
+        self._rest = bytearray(others[-1])
         return [line for line in whole if line.strip()]
 
 

@@ -19,17 +19,26 @@ class ResourceActivity(msgspec.Struct):
     problem: str = ""  # the reason of the last pause, "" if nothing is wrong
     failing_since: float | None = None
     """The first failure after the server's last word, None if no request has failed since."""
+    unusable_since: float | None = None
+    """When the first listing came that can't be used, None if the last listing could be used."""
     is_absent: bool = False  # the cluster has no such kind, or doesn't need to let us list it
 
     def begin_request(self, *, is_watch: bool) -> None:
         """Record that a request was made."""
         self.what, self.since = "watching" if is_watch else "listing", time.time()
+        if is_watch:
+            self.unusable_since = None
 
     def record_word(self, *, has_events: bool = False) -> None:
         """Record that the server has said something useful.  Bookmarks are no events."""
         self.last_heard, self.problem, self.failing_since = time.time(), "", None
         if has_events:
             self.last_event = self.last_heard
+
+    def record_unusable_listing(self) -> None:
+        """Record that the server has answered with a listing that can't be used."""
+        if self.unusable_since is None:
+            self.unusable_since = time.time()
 
     def begin_pause(self, problem: str, *, is_fault: bool, is_absent: bool) -> None:
         """Record that the next request comes later, and why."""

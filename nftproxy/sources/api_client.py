@@ -298,7 +298,9 @@ async def _converse(
             if events := await _listed(response, reflector, connection.patience.page):
                 activity.record_word(has_events=True)
                 yield events
-            if not reflector.pause.reason:
+            if reflector.pause.is_fault and reflector.pause.reason:
+                activity.record_unusable_listing()
+            elif not reflector.pause.reason:
                 activity.record_word()
 
 

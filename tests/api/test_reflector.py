@@ -21,7 +21,7 @@ from nftproxy.api.reflector import MOST_PAGES, PAGE, ApiRequest, Reflector
 from nftproxy.api.resources import Resource, resources
 from nftproxy.api.responses import (
     ENOUGH,
-    LONGEST_LINE,
+    LARGEST_OBJECT,
     LONGEST_RETRY_AFTER,
     ErrorStatus,
     Lines,
@@ -59,6 +59,12 @@ def service(name: str = "web", version: str = "7", **spec: Any) -> Object:
     """A Service as it stands in an event."""
     given = {"clusterIP": "10.96.0.1"} | spec
     return objects.service(name, given, ports=[{"port": 80}], metadata={"resourceVersion": version})
+
+
+def noted(name: str, note: str) -> Object:
+    """A Service with an annotation, in the order of the API's fields."""
+    metadata = {"name": name, "namespace": "default", "annotations": {"note": note}}
+    return {"metadata": metadata, "spec": {"clusterIP": "10.96.0.1", "ports": [{"port": 80}]}}
 
 
 def page(*items: object, version: str = "5", more: str = "", kind: str = "ServiceList") -> bytes:
@@ -188,7 +194,7 @@ def test_lists_in_any_pieces(cuts: list[int], notes: list[str], indent: int | No
         reader = PageReader(KINDS["Service"])
         found = [raw for begin, end in itertools.pairwise(borders) for raw in reader.take(body[begin:end])]
         last = reader.end()
-    assert (last.version, last.continue_token, reader.size) == ("5", "x", len(body))
+    assert (last.version, last.continue_token) == ("5", "x")
     assert [json.loads(bytes(raw)) for raw in [*found, *last.items]] == items
 
 
@@ -238,7 +244,7 @@ def test_a_list_whose_items_come_first_is_read_at_its_end(text: str) -> None:
 def test_an_undivided_list_has_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     """The reflector gives up a list whose items can't be separated."""
     monkeypatch.setattr("nftproxy.api.responses.ENOUGH", 1)
-    monkeypatch.setattr("nftproxy.api.responses.MOST_UNDIVIDED", 1000)
+    monkeypatch.setattr("nftproxy.api.responses.LARGEST_OBJECT", 1000)
     reflector = Reflector(SERVICES)
     assert listed(reflector, page() + b" " * 1000) == []
     assert "can't be separated in 1000 bytes" in reflector.pause.reason
@@ -537,7 +543,7 @@ def test_error_events() -> None:
         b'{"object":{}}\n',
         b'{"type":"ADD\n',
         b"[" * 100_000 + b"\n",
-        pytest.param(b" " * (LONGEST_LINE + 1), id="endless"),
+        pytest.param(b" " * (LARGEST_OBJECT + 1), id="endless"),
     ],
 )
 def test_unreadable_lines(data: bytes) -> None:
@@ -815,16 +821,67 @@ def test_a_list_that_takes_too_long() -> None:
     assert asked(reflector) == f"list limit={PAGE}"
 
 
-def test_room_for_a_list(monkeypatch: pytest.MonkeyPatch) -> None:
-    """All pages of a listing share its bytes, and the next listing has them all again."""
-    body = page(service("a"), more="x")
-    monkeypatch.setattr("nftproxy.api.reflector.LARGEST_LIST", 2 * len(body))
+def test_no_sum_of_bytes_keeps_a_list_from_loading() -> None:
+    """A tenant's annotations of 1 GiB in all leave every object in the listing, and hardly a byte in memory."""
+    big = json.dumps(noted("big", "x" * 2**18)).encode()
+    head, _, tail = page(noted("a", "")).partition(b"[")
+    reflector, count = Reflector(SERVICES), 2**12
+    reflector.request(0.0, 0.0)
+    reflector.receive_answer(0.0)
+    tracemalloc.start()
+    try:
+        reflector.receive_list_data(head + b"[", 0.0)
+        for _ in range(count):
+            reflector.receive_list_data(big + b",", 0.0)
+        most = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    reflector.receive_list_data(tail, 0.0)
+    (told,) = reflector.receive_list_end(0.0)
+    assert isinstance(told, Listed)
+    assert sorted(value.key.name for value in told.objects if isinstance(value, Service)) == ["a", "big"]
+    assert count * len(big) > 2**30
+    assert most < 16 * ENOUGH
+
+
+@pytest.mark.parametrize("where", [0, 1, 2], ids=["first", "middle", "last"])
+@pytest.mark.parametrize("indent", [None, 1])
+def test_an_object_that_is_too_large_is_left_out_and_named(
+    monkeypatch: pytest.MonkeyPatch, where: int, indent: int | None
+) -> None:
+    """An object above the bound costs the listing only itself, wherever it is, and however the bytes are cut."""
+    monkeypatch.setattr("nftproxy.api.responses.ENOUGH", 100)
+    monkeypatch.setattr("nftproxy.api.responses.LARGEST_OBJECT", 10_000)
+    monkeypatch.setattr("nftproxy.api.reflector.LARGEST_OBJECT", 10_000)
+    monkeypatch.setattr("nftproxy.api.responses._BEGINNING", 300)
+    items = [noted("a", ""), noted("b", "")]
+    items.insert(where, noted("big", '},{"metadata":{"name":"no"}}]}' * 2_000))
+    body = json.dumps(json.loads(page(*items)), indent=indent, separators=None if indent else (",", ":")).encode()
+    for step in (1, 97, 4_000):
+        reflector = Reflector(SERVICES)
+        reflector.request(0.0, 0.0)
+        reflector.receive_answer(0.0)
+        for start in range(0, len(body), step):
+            reflector.receive_list_data(body[start : start + step], 0.0)
+        (told,) = reflector.receive_list_end(0.0)
+        assert isinstance(told, Listed)
+        assert [value.key.name for value in told.objects if isinstance(value, Service)] == ["a", "b"]
+        assert [str(each) for each in reflector.problems.pop_new(0.0)] == [
+            "Service default/big: has more than 10000 bytes, and is left out"
+        ]
+
+
+@pytest.mark.parametrize("end", [b"", b"]", b"}]"])
+def test_half_a_list_is_no_list_even_behind_an_object_that_is_too_large(
+    monkeypatch: pytest.MonkeyPatch, end: bytes
+) -> None:
+    """A list that breaks off within an object that is left out deletes nothing."""
+    monkeypatch.setattr("nftproxy.api.responses.ENOUGH", 100)
+    monkeypatch.setattr("nftproxy.api.responses.LARGEST_OBJECT", 10_000)
     reflector = Reflector(SERVICES)
-    for _ in range(2):
-        listed(reflector, body, body)
-        assert not reflector.pause.reason
-        listed(reflector, body)
-        assert f"{2 * len(body)} bytes" in reflector.pause.reason
+    body = page(noted("a", ""), noted("big", "x" * 20_000))
+    assert listed(reflector, body[: body.rindex(b"}}]}")] + end) == []
+    assert "can't be read" in reflector.pause.reason
 
 
 # Bytes and lines
@@ -842,6 +899,21 @@ def test_any_chunks(cuts: list[int], data: st.DataObject) -> None:
         event for begin, end in itertools.pairwise(borders) for event in reflector.receive_data(stream[begin:end], 0.0)
     ]
     assert told == [Removed(Service, WEB)] * len(lines)
+
+
+def test_single_bytes_cost_no_copies_of_the_line() -> None:
+    """The bytes of a line are added to the line's rest without a copy of it, so that a byte costs a byte's work."""
+    lines, size = Lines(), 2**20
+    lines.split(b"x" * size)
+    tracemalloc.start()
+    try:
+        for _ in range(1_000):
+            assert lines.split(b"x") == []
+        most = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert lines.split(b"\n") == [b"x" * (size + 1_000)]
+    assert most < 1.5 * size, "a copy beside the rest would be twice the size"
 
 
 @given(st.binary(max_size=200))

@@ -48,6 +48,16 @@ def warnings(activities: Iterable[ResourceActivity], now: float) -> Iterator[str
         yield f"{Code.OUT_OF_TOUCH}: {_line(each, now)}"
 
 
+def unusable(activities: Iterable[ResourceActivity], now: float, patience: float) -> Iterator[str]:
+    """Yield the resources whose listings can't have been used for `patience` seconds, although the server answers.
+
+    An API server that is away is no fault of this node, whose rules serve.  A listing that can't be used is.
+    """
+    for each in followed(activities):
+        if each.unusable_since is not None and now - each.unusable_since >= patience:
+            yield each.resource
+
+
 def caveat(activities: Iterable[ResourceActivity], now: float) -> str:
     """Return the line that an answer about the cluster needs while a resource is out of touch, else ""."""
     lost = out_of_touch(activities, now)

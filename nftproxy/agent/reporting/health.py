@@ -125,7 +125,7 @@ class Health:
 
     def __init__(self, sync_period: float, families: Iterable[Family] = Family) -> None:
         """`sync_period` is in seconds (nftables.syncPeriod)."""
-        self._patience = PATIENCE * sync_period
+        self.patience = PATIENCE * sync_period
         self.families = {family: _Progress() for family in families}
         self._other_agent = ""
         self._sources: tuple[str, ...] = ("all sources",)
@@ -170,7 +170,7 @@ class Health:
         """Return the health at a moment."""
         found = {}
         for family, progress in self.families.items():
-            is_late = progress.waiting is not None and now.steady - progress.waiting >= self._patience
+            is_late = progress.waiting is not None and now.steady - progress.waiting >= self.patience
             is_healthy = not is_late or bool(self._sources)
             waited = 0.0 if progress.waiting is None else now.steady - progress.waiting
             if progress.last_updated is not None or not is_healthy:

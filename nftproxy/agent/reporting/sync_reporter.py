@@ -122,8 +122,12 @@ class SyncReporter:
         """Return the present health of the proxy and of its node."""
         status = self.health.status(self._clocks())
         stale = freshness.warnings(self.activities(), status.now.wall)
-        warnings = (*status.warnings, *self._postponed.warnings(status.now.steady), *stale)
-        return status._replace(warnings=warnings, why_ineligible=why_ineligible(self._find_node()))
+        unusable = freshness.unusable(self.activities(), status.now.wall, self.health.patience)
+        return status._replace(
+            waiting=(*status.waiting, *(f"a listing of {each} that can be used" for each in unusable)),
+            warnings=(*status.warnings, *self._postponed.warnings(status.now.steady), *stale),
+            why_ineligible=why_ineligible(self._find_node()),
+        )
 
     def as_of(self, family: Family) -> float | None:
         """Return the time, in seconds since the epoch, at which the cluster was as the rules of a family say.

@@ -107,3 +107,23 @@ def test_the_age_of_each_resource_is_a_metric() -> None:
     (found,) = series(reports.metrics, "nftproxy_last_word_age_seconds").items()
     assert found[0] == 'nftproxy_last_word_age_seconds{resource="services"}'
     assert 70 <= found[1] < 1000
+
+
+def test_a_node_whose_listings_cannot_be_used_is_not_healthy() -> None:
+    """Health fails once the server's listings can't have been used for a while, and until the next watch begins."""
+    reports = reporter(pipeline())
+    reports.waits_for(())
+    reports.applied(1, BOTH, full=True)
+    activity = ResourceActivity("services")
+    reports.activities = lambda: (activity,)
+    activity.record_unusable_listing()
+    assert reports.status().is_healthy
+    activity.unusable_since = reports.status().now.wall - reports.health.patience
+    activity.record_unusable_listing()
+    assert reports.status().waiting == ("a listing of services that can be used",)
+    assert not reports.status().is_healthy
+    assert reports.status().is_alive, "a restart would not help"
+    activity.begin_request(is_watch=False)
+    assert not reports.status().is_healthy
+    activity.begin_request(is_watch=True)
+    assert reports.status().is_healthy
