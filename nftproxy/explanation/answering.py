@@ -235,7 +235,7 @@ def _unserved(place: ExplainedPlace, pipeline: Pipeline, spot: ToAddress) -> Exp
     if not service:
         return msgspec.structs.replace(place, notes=(*place.notes, *_other_protocols(pipeline, spot)))
     check = pipeline.health_checks.by_port.get(spot.port)
-    count = check.local_endpoints if check else 0
+    count = check.local_endpoints.get(spot.family, 0) if check else 0
     status = "200, while the proxy is healthy" if count else "503"
     note = f"the agent answers load balancers here: ready endpoints on this node: {count}, so the status is {status}"
     return msgspec.structs.replace(

@@ -95,12 +95,13 @@ def _served(pipeline: Pipeline, family: Family, service: Service, port: ServiceP
 
 
 def health_check_at(pipeline: Pipeline, spot: ToAddress) -> Service | None:
-    """The Service with this health-check node port."""
+    """The Service with this health-check node port, if it is of the address's family."""
     state = pipeline.state
     key = state.claims.winner(spot.node_claim) if spot.protocol is Protocol.TCP else None
     service = state.services.get(key) if key else None
     check = health_check_port(state, service) if service else None
-    return service if check and check.claim == spot.node_claim and not check.denial else None
+    is_had = check and check.claim == spot.node_claim and not check.denial
+    return service if is_had and service and spot.family in map(family_of, service.cluster_ips) else None
 
 
 def kind_of_front(served: Served) -> str:

@@ -30,14 +30,14 @@ class Answer(NamedTuple):
 
 
 class HealthCheck(NamedTuple):
-    """The content of a health-check node port's answer: the number of local ready endpoints of a Service.
+    """The content of a health-check node port's answers: the number of local ready endpoints of a Service.
 
-    `families` are the Service's families that this node serves: the check depends on no other.
+    `local_endpoints` has the number for each of the Service's families that this node serves.  The answer at an address
+    is that of its family, since a client in a family without a local endpoint would be dropped.
     """
 
     service: ObjectKey
-    local_endpoints: int
-    families: frozenset[Family]
+    local_endpoints: Mapping[Family, int]
 
 
 _CHECK_BODY = """{
@@ -50,12 +50,13 @@ _CHECK_BODY = """{
 }"""
 
 
-def health_check(check: HealthCheck, *, is_healthy: bool) -> Answer:
-    """The answer of a health-check node port.  `is_healthy` is the proxy's health in its families."""
+def health_check(check: HealthCheck, family: Family, *, is_healthy: bool) -> Answer:
+    """The answer of a health-check node port at an address of a family, in which `is_healthy` is the proxy's health."""
+    count = check.local_endpoints[family]
     quoted = [msgspec.json.encode(text).decode() for text in (check.service.namespace, check.service.name)]
-    body = _CHECK_BODY % (*quoted, check.local_endpoints, "true" if is_healthy else "false")
-    headers = {**JSON, "X-Load-Balancing-Endpoint-Weight": str(check.local_endpoints)}
-    return Answer(200 if check.local_endpoints and is_healthy else 503, headers, body.encode())
+    body = _CHECK_BODY % (*quoted, count, "true" if is_healthy else "false")
+    headers = {**JSON, "X-Load-Balancing-Endpoint-Weight": str(count)}
+    return Answer(200 if count and is_healthy else 503, headers, body.encode())
 
 
 class HealthChecks:
@@ -94,11 +95,12 @@ def _checks(
     for service in filter(None, map(state.services.get, services)):
         check = health_check_port(state, service)
         if check and not check.denial:
-            families = frozenset(map(family_of, service.cluster_ips)) & without_rules.keys()
-            # A pod of a dual-stack Service has an address of each family, so the larger count is the number of pods.
-            with_rules = [family for family in families if service.key not in without_rules[family]]
-            count = max((_local_ready(state, service, family) for family in with_rules), default=0)
-            yield check.claim.port, HealthCheck(service.key, count, families)
+            families = [family for family in map(family_of, service.cluster_ips) if family in without_rules]
+            counts = {
+                family: 0 if service.key in without_rules[family] else _local_ready(state, service, family)
+                for family in families
+            }
+            yield check.claim.port, HealthCheck(service.key, counts)
 
 
 def _local_ready(state: ClusterState, service: Service, family: Family) -> int:

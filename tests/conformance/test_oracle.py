@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from msgspec import structs
 from nftproxy_conformance.lab import (
     ANSWERED,
     DROPPED,
@@ -450,3 +451,24 @@ def test_the_next_packet_of_a_connection(left: list[str], origin: Origin, then: 
     probe = Probe(origin, "192.168.0.2", 30080, source=DEFAULT_SOURCES[origin][0])
     before = Outcome(Kind.ENDPOINT, LabAddress(AWAY, 8080), probe=probe)
     assert Oracle(world(WEB, slice_of(endpoints=left))).next_packet(before) == (then or before)
+
+
+def test_each_family_has_its_health_check() -> None:
+    """A health check at an address counts ready pods of its family on this node, each once, and no drained pods."""
+    web = service(
+        type="LoadBalancer",
+        external_policy="Local",
+        health_check_node_port=32000,
+        cluster_ips=["10.96.0.10", "fd00:96::10"],
+        ports=["http:80", "dns:53/udp"],
+    )
+    pods = [
+        slice_of(endpoints=["10.1.0.4@node-a", "10.1.1.4@node-b"], ports=["http:8080", "dns:53/udp"]),
+        slice_of(endpoints=["10.1.0.5@node-a"], suffix="2", weight=0),
+        slice_of(endpoints=["fd00:1::4@node-a draining"], suffix="3"),
+    ]
+    there = Oracle(world(web, *pods))
+    places = [("192.168.0.2", 32000), ("fd00:c0a8::2", 32000), ("192.168.0.2", 32001), ("10.96.0.10", 32000)]
+    assert [there.checked(Place(Address(each), Protocol.TCP, port)) for each, port in places] == [1, 0, None, None]
+    single = Oracle(world(structs.replace(web, cluster_ips=web.cluster_ips[:1]), *pods))
+    assert single.checked(Place(Address("fd00:c0a8::2"), Protocol.TCP, 32000)) is None

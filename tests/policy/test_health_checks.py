@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from nftproxy.model.addresses import ANY, Family
+from nftproxy.model.addresses import ANY
 from nftproxy.model.events import Put, Removed
 from nftproxy.model.objects import Service
 from nftproxy.policy.extension import Settings
@@ -36,7 +36,7 @@ from tests.support.factories import (
 )
 def test_a_health_check(local_endpoints: int, is_healthy: bool, code: int) -> None:
     """The code is 200 if an endpoint is local and the proxy healthy, else 503, and the weight is their number."""
-    answer = health_check(check("shop/web", local_endpoints), is_healthy=is_healthy)
+    answer = health_check(check("shop/web", local_endpoints), IPV4, is_healthy=is_healthy)
     assert answer.status == code
     assert answer.headers == {
         "Content-Type": "application/json",
@@ -52,7 +52,7 @@ def test_a_health_check(local_endpoints: int, is_healthy: bool, code: int) -> No
 
 def test_the_text_of_a_health_check() -> None:
     """The body is laid out as kube-proxy's is, to the character."""
-    assert health_check(check("shop/web", 2), is_healthy=True).body == (
+    assert health_check(check("shop/web", 2), IPV4, is_healthy=True).body == (
         b'{\n\t"service": {\n\t\t"namespace": "shop",\n\t\t"name": "web"\n\t},\n'
         b'\t"localEndpoints": 2,\n\t"serviceProxyHealthy": true\n}'
     )
@@ -60,7 +60,7 @@ def test_the_text_of_a_health_check() -> None:
 
 def check(name: str, local_endpoints: int) -> HealthCheck:
     """The answer for a Service that has ClusterIPs of IPv4 only."""
-    return HealthCheck(key(name), local_endpoints, frozenset({IPV4}))
+    return HealthCheck(key(name), {IPV4: local_endpoints})
 
 
 def balanced(name: str = "shop/web", port: int = 32000, **tweaks: Any) -> Service:
@@ -119,13 +119,13 @@ def test_local_endpoints_are_pods() -> None:
 
 
 def test_local_endpoints_of_two_families() -> None:
-    """A pod of a dual-stack Service has two addresses and counts once."""
+    """Each family of a dual-stack Service has its own endpoints."""
     slices = [
         slice_of(endpoints=["10.1.0.4@node-a"]),
         slice_of(endpoints=["fd00:1::4@node-a", "fd00:1::5@node-a"], suffix="2"),
     ]
     web = balanced(cluster_ips=["10.96.0.10", "fd00:96::10"])
-    assert pipeline(web, *slices).health_checks.by_port == {32000: HealthCheck(web.key, 2, frozenset(Family))}
+    assert pipeline(web, *slices).health_checks.by_port == {32000: HealthCheck(web.key, {IPV4: 1, IPV6: 2})}
     only = pipeline(web, *slices, families=[IPV4]).health_checks.by_port
     assert only == {32000: check("shop/web", 1)}, "a family that isn't served doesn't count"
 
@@ -184,9 +184,9 @@ def test_a_service_without_rules_has_no_local_endpoints() -> None:
     made = pipeline(balanced(), slice_of(endpoints=["10.1.0.4@node-a"]))
     web = key("shop/web")
     made.withhold(IPV4, [web])
-    assert [check.local_endpoints for check in made.health_checks.by_port.values()] == [0]
+    assert [check.local_endpoints[IPV4] for check in made.health_checks.by_port.values()] == [0]
     made.admit(IPV4, web)
-    assert [check.local_endpoints for check in made.health_checks.by_port.values()] == [1]
+    assert [check.local_endpoints[IPV4] for check in made.health_checks.by_port.values()] == [1]
 
 
 def test_a_health_check_port_that_is_a_node_port() -> None:

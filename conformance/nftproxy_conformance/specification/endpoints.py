@@ -17,7 +17,8 @@ Targets = frozenset[tuple[Address, int]]
 class Lists(NamedTuple):
     """The endpoints for policy Cluster, for policy Local, and those of both that are on this node.
 
-    `weights` has all endpoints that take new connections, and `silent` the silent endpoints that count for the port.
+    `weights` has all endpoints that take new connections, `silent` the silent endpoints that count for the port, and
+    `checked` the endpoints that a health check counts.
     """
 
     cluster: Targets
@@ -25,6 +26,7 @@ class Lists(NamedTuple):
     here: Targets
     weights: Mapping[tuple[Address, int], int]
     silent: Targets = frozenset()
+    checked: Targets = frozenset()
 
 
 class _Entry(NamedTuple):
@@ -96,7 +98,7 @@ def _lists(entries: Mapping[tuple[Address, int], _Entry], node: Node) -> Lists:
     cluster = _near({place: entries[place].endpoint for place in ready}, node) or draining
     local = ready & here or draining & here
     weights = {place: entry.weight for place, entry in entries.items()}
-    return Lists(cluster, local, (cluster | local) & here, weights)
+    return Lists(cluster, local, (cluster | local) & here, weights, checked=ready & here)
 
 
 def _near(ready: dict[tuple[Address, int], Endpoint], node: Node) -> Targets:

@@ -116,6 +116,15 @@ class Oracle:
             return None
         return front
 
+    def checked(self, place: Place) -> int | None:
+        """The number of pods in the answer of a health-check node port, None if nothing answers health checks there."""
+        front = self.front_of(place)
+        if front is None or front.port is not None or not self.serves_node_ports(place.address):
+            return None
+        service, family = front.service, family_of(place.address)
+        lists = [self.lists(service, port, family) for port in service.ports]
+        return len({address for each in lists for address, _ in each.checked})
+
     def remembers(self, probe: Probe) -> bool:
         """True if the client's next connection must reach the same pod, by affinity or by its hash."""
         front = self.front_of(place_of(probe))

@@ -34,7 +34,7 @@ from nftproxy.agent.tcp import socket_family
 from nftproxy.config.configz import configz
 from nftproxy.kernel.process_resources import allowed_files
 from nftproxy.logs import warn
-from nftproxy.model.addresses import ANY, Address
+from nftproxy.model.addresses import ANY, Address, family_of
 from nftproxy.model.codes import Code
 from nftproxy.model.errors import NftproxyError
 from nftproxy.model.objects import ObjectKey, Place
@@ -213,7 +213,7 @@ class Listeners:
         await self._close()
 
     async def serve_checks(self, checks: Mapping[int, HealthCheck], addresses: Iterable[Address]) -> None:
-        """Serve exactly these health-check node ports, each at all of these addresses.
+        """Serve exactly these health-check node ports, each at all of these addresses that are of its families.
 
         Nothing happens if the mapping is the same object as before, at the same addresses.
         """
@@ -222,12 +222,17 @@ class Listeners:
             return
         self._checks, self._addresses = checks, addresses
         async with self._lock:
-            wanted = {Place(address, port): check.service for address in addresses for port, check in checks.items()}
+            wanted = {
+                Place(address, port): check.service
+                for address in addresses
+                for port, check in checks.items()
+                if family_of(address) in check.local_endpoints
+            }
             unwanted = [place for place, known in self._node_ports.items() if not _is_same(known, wanted.get(place))]
             await asyncio.gather(*(self._node_ports.pop(place).close() for place in unwanted))
             for place, service in wanted.items():
                 if place not in self._node_ports:
-                    self._node_ports[place] = self._listener(place, self._check_of(place.port), service)
+                    self._node_ports[place] = self._listener(place, self._check_of(place), service)
                     await self._open(self._node_ports[place])
 
     def _listener(self, place: Place, respond: Respond, service: ObjectKey | None = None) -> _Listener:
@@ -269,10 +274,14 @@ class Listeners:
             case _:
                 return _NOT_FOUND
 
-    def _check_of(self, port: int) -> Respond:
+    def _check_of(self, place: Place) -> Respond:
+        family = family_of(place.address)
+
         async def respond(_path: str) -> Answer:
-            check = self._checks.get(port)
-            return health_check(check, is_healthy=self._reporter.status().serves(check.families)) if check else _CLOSED
+            check = self._checks.get(place.port)
+            if check is None or family not in check.local_endpoints:
+                return _CLOSED
+            return health_check(check, family, is_healthy=self._reporter.status().serves([family]))
 
         return respond
 

@@ -50,7 +50,7 @@ QUICK = 20.0
 
 def check(service: ObjectKey, local_endpoints: int) -> HealthCheck:
     """The answer of a dual-stack Service's health-check node port."""
-    return HealthCheck(service, local_endpoints, frozenset(Family))
+    return HealthCheck(service, dict.fromkeys(Family, local_endpoints))
 
 
 class Reply(NamedTuple):
@@ -410,6 +410,23 @@ async def test_node_port_addresses_follow() -> None:
         ["127.0.0.1"],
         [],
     ]
+    assert it.reports == []
+
+
+@on_a_loop
+async def test_each_family_has_its_answer() -> None:
+    """An address gets the answer of its family, and an address of another family than the Service's isn't served."""
+    both, single = free_ports(2)
+    checks = {
+        both: HealthCheck(WEB, {Family.IPV4: 0, Family.IPV6: 2}),
+        single: HealthCheck(SHOP, {Family.IPV6: 1}),
+    }
+    async with serving() as it:
+        await it.listeners.serve_checks(checks, addresses(["127.0.0.1", "::1"]))
+        assert (await told(both), await told(both, "[::1]")) == ((503, "web", 0), (200, "web", 2))
+        assert (await told(single), await told(single, "[::1]")) == (None, (200, "shop", 1))
+        await it.listeners.serve_checks({single: check(SHOP, 3)}, addresses(["127.0.0.1", "::1"]))
+        assert (await told(single), await told(single, "[::1]")) == ((200, "shop", 3), (200, "shop", 3))
     assert it.reports == []
 
 

@@ -110,6 +110,15 @@ def test_health_check_on_three_nodes(worlds: Mapping[str, World], ip: Ip) -> Non
             eventually(lambda world=world: health(world, ip), wanted)  # type: ignore[misc]
 
 
+def test_health_check_of_each_family(world: World, ip: Ip) -> None:
+    """With an endpoint of one family alone, the health check passes at the node's address of that family alone."""
+    (other,) = (each for each in (IP, IP6) if each is not ip)
+    world.put(balancer(ip), slice_of(f"{ip.here}@node-a"), slice_of(f"{other.away}@node-b"))
+    eventually(lambda: (health(world, ip), health(world, other)), ((200, 1), (503, 0)))
+    assert world.outcomes(Origin.OUTSIDE, ip.node, 30080) == at(ip.here)
+    assert world.outcomes(Origin.OUTSIDE, other.node, 30080, times=2) == NOWHERE
+
+
 def test_health_check_tells_who_it_is_for(world: World) -> None:
     """The health check's answer has the fields of kube-proxy's answer, with the Service's name."""
     world.put(balancer(IP), slice_of(f"{IP.here}@node-a"))

@@ -1,0 +1,36 @@
+"""Health-check node ports answer as the oracle says, at every address of the node."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from nftproxy_conformance.specification.oracle import Oracle
+from nftproxy_conformance.specification.world import Place, World
+from nftproxy_conformance.strategies import quick
+from nftproxy_conformance.strategies.worlds import worlds
+from nftproxy_conformance.subjects.rendered import events
+
+from nftproxy.installed import INSTALLED
+from nftproxy.model.addresses import ANY, Protocol, family_of
+from nftproxy.model.settings import Capabilities
+from nftproxy.policy.extension import Settings
+from nftproxy.policy.health_checks import health_check_addresses
+from tests.support.factories import pipeline
+
+
+@quick(200)
+@given(worlds)
+def test_health_checks_answer_as_specified(world: World) -> None:
+    """At each address of the node and port, the answer has the number of pods that the oracle counts there, or none."""
+    made = pipeline(node=world.node, settings=Settings(world.config, Capabilities(), INSTALLED))
+    made.ingest(events(world))
+    served = health_check_addresses(made.state, world.config)
+    oracle = Oracle(world)
+    own = {port.node_port for each in world.services for port in each.ports}  # where a connection never gets here
+    ports = {each.health_check_node_port for each in world.services} - {0} - own
+    for address in world.interfaces:
+        family = family_of(address)
+        is_served = address in served or ANY[family] in served
+        for port in ports:
+            check = made.health_checks.by_port.get(port) if is_served else None
+            found = check and check.local_endpoints.get(family)
+            assert found == oracle.checked(Place(address, Protocol.TCP, port))
