@@ -71,6 +71,7 @@ class Pipeline:
         withheld: by family, the Services that contribute no rules, each with the reason, "" until it is known.
             agent/sync/quarantine.py decides which Services these are.
         choices: a cache of the choices for Services with many endpoints.
+        unavailable: the extensions, by name, that this node's kernel lacks at present.
         whole_tables: the tables that extensions load by themselves, by the extension's name.
         lap: a function that is called after each piece of work, with its stage.  A stopwatch can be put here.  Where
             another process has compiled and rendered a piece, the wait for it counts as rendering.
@@ -97,6 +98,7 @@ class Pipeline:
         self._renderer = renderer
         renderer.require(name for each in settings.extensions for name in each.templates)
         whole = {each.name: each.whole_table(settings.config) for each in settings.extensions}
+        self.unavailable: set[str] = set()
         self.whole_tables = {name: renderer.whole_table(part) for name, part in whole.items() if part}
         self._compiled: dict[ObjectKey, Service] = {}
         self.choices = ChoiceCache()

@@ -112,7 +112,9 @@ class Daemon:
         self._startup_taint = StartupTaint(config.startup_taint, state.node.name, self.faults.report_startup_taint)
         self._conntrack = SweepQueue(self.metrics.count_sweep)
         report = self._events.report_fault
-        self._listeners = Listeners(config, reporter, report, count=self._counts.exposition)
+        self._listeners = Listeners(
+            config, reporter, report, count=self._counts.exposition, note_taken=pipeline.health_checks.note_taken
+        )
         has_localhost = bool(config.node_port_addresses.localhost)
         self._forwarder = LocalhostForwarder(self.metrics, report) if has_localhost else None
         self._silence_watch = SilenceWatch(state, pipeline.generations, UnansweredReader(), self.metrics, report)

@@ -7,17 +7,19 @@ tracking has room.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import NamedTuple
 
 from nftproxy.agent.pod_routes import sample, unrouted
 from nftproxy.agent.reporting.fault_reporter import FaultReporter
 from nftproxy.kernel.sysctl import CONNTRACK_ENTRIES, CONNTRACK_LIMIT, FORWARDING, read_all
 from nftproxy.model.addresses import Address, Family
 from nftproxy.model.conntrack_fill import nearly_full
-from nftproxy.model.objects import Node
+from nftproxy.model.settings import DetectLocalMode
+from nftproxy.model.texts import first_of
 from nftproxy.model.whereabouts import absent_addresses
 from nftproxy.pipeline import Pipeline
-from nftproxy.sources.interfaces import host_addresses
+from nftproxy.sources.interfaces import host_addresses, interface_names
 
 PERIOD = 30.0
 """Seconds between two looks: the default period of the checks of our own tables."""
@@ -39,8 +41,11 @@ async def watch_node(pipeline: Pipeline, faults: FaultReporter, *, has_api: bool
     while True:
         await _until_due(pipeline, is_first=not has_looked)
         has_looked = True
-        absent = await asyncio.to_thread(absent_here, pipeline.state.node) if has_api else ()
-        faults.report_elsewhere(absent)
+        absent: Collection[Address] = ()
+        if present := await asyncio.to_thread(_interfaces):
+            absent = absent_addresses(pipeline.state.node, present.addresses) if has_api else ()
+            faults.report_elsewhere(absent)
+            faults.report_local_sources(local_sources_fault(pipeline, *present))
         faults.report_not_forwarded({} if absent else not_forwarded(pipeline))
         found = read_all([CONNTRACK_ENTRIES, CONNTRACK_LIMIT])
         faults.report_conntrack_fill(nearly_full(*found.values()) if len(found) == 2 else "")
@@ -59,12 +64,50 @@ async def _until_due(pipeline: Pipeline, *, is_first: bool) -> None:
         waited += pause
 
 
-def absent_here(node: Node) -> tuple[Address, ...]:
-    """Return the Node's addresses that no interface of this network namespace has, none if they can't be read."""
+def local_sources_fault(pipeline: Pipeline, names: Collection[str], own: Collection[Address]) -> str:
+    """Return why local sources can't be told on a node with pods, "" if they can.
+
+    Args:
+        pipeline: has the configuration, the Node and the endpoints.
+        names: the names of this node's interfaces.
+        own: the addresses of this node's interfaces.
+    """
+    config, node = pipeline.settings.config, pipeline.state.node
+    mode, what = config.detect_local_mode, ""
+    if mode is DetectLocalMode.NODE_CIDR and pipeline.state.has_node and not node.pod_cidrs:
+        what = f"detectLocalMode is NodeCIDR, and the Node {node.name} has no podCIDR"
+    elif mode is DetectLocalMode.BRIDGE_INTERFACE and config.bridge_interface not in names:
+        what = f"no interface has the name {config.bridge_interface} (detectLocal.bridgeInterface)"
+    elif mode is DetectLocalMode.INTERFACE_NAME_PREFIX and not any(
+        each.startswith(config.interface_name_prefix) for each in names
+    ):
+        what = f"no interface's name begins with {config.interface_name_prefix} (detectLocal.interfaceNamePrefix)"
+    if not what or not _has_pods(pipeline, own):
+        return ""
+    return f"{what}, so pods count as clients outside the cluster; the interfaces are {first_of(sorted(names))}"
+
+
+def _has_pods(pipeline: Pipeline, own: Collection[Address]) -> bool:
+    """True if some endpoint on this node has an address of its own."""
+    name = pipeline.state.node.name
+    return any(
+        state.node_name == name and address not in own
+        for each in pipeline.state.slices()
+        for address, state in zip(each.endpoints.addresses, each.endpoints.states, strict=True)
+    )
+
+
+class _Interfaces(NamedTuple):
+    names: Collection[str]
+    addresses: Collection[Address]
+
+
+def _interfaces() -> _Interfaces | None:
+    """Return the interfaces of this network namespace, None if they can't be read."""
     try:
-        return absent_addresses(node, host_addresses().addresses)
+        return _Interfaces(interface_names(), host_addresses().addresses)
     except OSError:
-        return ()
+        return None
 
 
 def not_forwarded(

@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 import click
 import msgspec
 
-from nftproxy.agent.socket.answers import NodeInputs
+from nftproxy.agent.socket.answers import AgentState, NodeInputs
 from nftproxy.api.access_reviews import PERMISSIONS, TAINT_PERMISSIONS, Permission
 from nftproxy.commands.agent_client import LIVE, AgentClient, ElsewhereAgent, NoAnswer, NoAnswerInTime
 from nftproxy.commands.articles import articles
@@ -138,6 +138,7 @@ class NodeInspection:
         self._has_agent = self._observe("another agent", lambda: agent_lock.holder() is not None, False)
         self._delay = ""  # of the agent's answer, in words
         self._agent = self._inputs(agent)
+        self._warnings = self._present_warnings(agent)
 
     def observations(self, given: GivenConfig | None, kubeconfig: Path | None) -> Observations:
         """Return everything that can be seen.  `given` is the configuration of --config."""
@@ -163,6 +164,7 @@ class NodeInspection:
             has_our_rules=bool(ours),
             is_canary=any(comment.endswith(BESIDE_ANOTHER) for comment in ours),
             has_agent=self._has_agent,
+            agent_warnings=self._warnings,
             agent_delay=self._delay,
             sysctls=values,
             conntrack=self._conntrack(values, wanted),
@@ -192,6 +194,12 @@ class NodeInspection:
             if self._has_agent or isinstance(error, ElsewhereAgent):
                 self._add_unseen(AGENT, error.what)
         return None
+
+    def _present_warnings(self, agent: AgentClient) -> tuple[str, ...]:
+        try:
+            return agent.get(AgentState, "/v1/status").warnings
+        except NoAnswer:
+            return ()  # `_inputs` has recorded that
 
     # kube-proxy
 

@@ -43,8 +43,8 @@ COPIED = {True: "what the kernel of this machine holds", False: "the rules that 
 """The rules that a trace goes through, by whether the kernel is asked."""
 
 
-NETDEV = {"netdev": 5}
-"""The family of tables at a device, with its number (NFPROTO_NETDEV).  A copy has other devices."""
+UNCOPIED = {"netdev": 5, "bridge": 7}
+"""The families of tables at a device and at bridges, with their numbers (NFPROTO_*).  A copy has other devices."""
 _Traces = tuple[tuple[Trace, ...], tuple[str, ...]]
 """Traces, and the parts of the node that weren't tried."""
 
@@ -185,6 +185,6 @@ def _traced_kernel(packets: Plan, families: Iterable[Family]) -> _Traces:
     """Trace packets through a copy of the tables in the kernel of this machine, other programs' among them."""
     ours = [copy for family in families if (copy := read_table(family))]
     traces, untried = trace_beside(packets, ours, read_other_tables())
-    netdev = [f"the table {title}" for title in tables(NETDEV)]
+    uncopied = [f"the table {title}" for title in tables(UNCOPIED)]
     legacy = ["legacy iptables"] if any(map(legacy_tables, Family)) else []
-    return traces, (*untried, *netdev, *legacy)
+    return traces, (*untried, *uncopied, *legacy)

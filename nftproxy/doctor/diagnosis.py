@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import textwrap
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 
 import msgspec
 
 from nftproxy.doctor import cluster_checks, kube_proxy_checks, node_checks, program_checks
-from nftproxy.doctor.findings import BRIEF, Diagnosis, MigrationStage, ordered, shown, stage_of
+from nftproxy.doctor.findings import BRIEF, Diagnosis, Finding, MigrationStage, ordered, shown, stage_of, warning
 from nftproxy.doctor.observations import Observations, Unseen
 from nftproxy.model.codes import Code
 
@@ -31,9 +31,21 @@ _STAGES = {
 
 def diagnose(observed: Observations) -> Diagnosis:
     """Return all findings, and the stage of the migration."""
-    findings = ordered(finding for check in CHECKS for finding in check(observed))
+    seen = [finding for check in CHECKS for finding in check(observed)]
+    findings = ordered([*seen, *_of_agent(observed, {finding.code for finding in seen})])
     unseen = tuple(Unseen(*shown([each.what, each.why])) for each in observed.unseen)
     return Diagnosis(observed.node, stage_of(observed), shown([observed.mode])[0], tuple(findings), unseen)
+
+
+def _of_agent(observed: Observations, known: Collection[Code]) -> Iterator[Finding]:
+    """Yield the agent's warnings, by code, except for those that the checks have found by themselves."""
+    codes = {code.value: code for code in Code}
+    by_code: dict[Code, list[str]] = {}
+    for each in observed.agent_warnings:
+        name, _, text = each.partition(": ")
+        if code := codes.get(name):
+            by_code.setdefault(code, []).append(text)
+    yield from (warning(code, *texts) for code, texts in by_code.items() if code not in known)
 
 
 def as_values(diagnosis: Diagnosis, advise: Advise) -> dict[str, object]:

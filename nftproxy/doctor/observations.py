@@ -130,6 +130,8 @@ class Observations(msgspec.Struct, frozen=True, kw_only=True):
     is_canary: bool = False
     """Whether our rules are a canary's, which serves some Services beside another proxy."""
     has_agent: bool = False
+    agent_warnings: tuple[str, ...] = ()
+    """The agent's present warnings, each with its code."""
     agent_delay: str = ""
     """Why the agent didn't answer in time, "" if it did, or if there is none."""
     sysctls: Mapping[str, int] = MappingProxyType({})

@@ -238,6 +238,9 @@ def _unserved(place: ExplainedPlace, pipeline: Pipeline, spot: ToAddress) -> Exp
     count = check.local_endpoints.get(spot.family, 0) if check else 0
     status = "200, while the proxy is healthy" if count else "503"
     note = f"the agent answers load balancers here: ready endpoints on this node: {count}, so the status is {status}"
+    if spot.port in pipeline.health_checks.taken:
+        code = Code.HEALTH_CHECK_PORT_TAKEN
+        note = f"{code}: the agent can't open this port at some address, where load balancers get no answer of ours"
     return msgspec.structs.replace(
         place, front="health-check node port", owner=owner(service.key, ""), notes=(*place.notes, note)
     )

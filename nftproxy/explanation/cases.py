@@ -170,7 +170,8 @@ def _whose(pipeline: Pipeline, address: Address) -> str:
 def _why_nodes_own(pipeline: Pipeline, spot: ToAddress) -> str:
     """Why a packet to one of the node's own addresses isn't translated."""
     service = health_check_at(pipeline, spot) if serves_node_ports(pipeline, spot.address) else None
-    checked = f"the agent answers health checks of Service {service.key} there" if service else ""
+    who = "another program" if spot.port in pipeline.health_checks.taken else "the agent"
+    checked = f"{who} answers health checks of Service {service.key} there" if service else ""
     why = checked or _why_no_node_port(pipeline, spot) or "no Service is served at the port"
     return f"it is the node's own address, and {why}"
 

@@ -62,12 +62,18 @@ def health_check(check: HealthCheck, family: Family, *, is_healthy: bool) -> Ans
 class HealthChecks:
     """The ports on which this node must answer (healthCheckNodePort), each for the Service that owns it.
 
-    `by_port` is replaced whole when anything in it changes, so that each value is a snapshot.
+    `by_port` is replaced whole when anything in it changes, so that each value is a snapshot.  `taken` has the ports
+    that the agent can't open, mostly as another program has them.
     """
 
     def __init__(self) -> None:
         self.by_port: Mapping[int, HealthCheck] = {}
+        self.taken: frozenset[int] = frozenset()
         self._ports: dict[ObjectKey, int] = {}
+
+    def note_taken(self, ports: frozenset[int]) -> None:
+        """Replace `taken`."""
+        self.taken = ports
 
     def refresh(
         self,

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from nftproxy.agent.node_watch import not_forwarded
-from nftproxy.model.addresses import Family
+from typing import Any
+
+from nftproxy.agent.node_watch import local_sources_fault, not_forwarded
+from nftproxy.model.addresses import Address, Family
+from nftproxy.model.settings import DetectLocalMode
 from tests.support.factories import pipeline, service, slice_of
 
 OFF = {"ipv4/ip_forward": 0, "ipv6/conf/all/forwarding": 0}
@@ -16,3 +19,25 @@ def test_families_with_services_must_be_forwarded() -> None:
     assert not_forwarded(made, lambda _: OFF | {"ipv4/ip_forward": 1}) == {}
     assert not_forwarded(made, lambda _: {}) == {}
     assert not_forwarded(pipeline(), lambda _: OFF) == {}
+
+
+def test_local_sources_by_an_interface_need_it() -> None:
+    """A name or prefix that no interface has is a fault on a node with pods, with the names that there are."""
+    pods, none = (slice_of("shop/web", [each]) for each in ("10.1.0.4@node-a", "10.1.1.4@node-b"))
+    by_name: dict[str, Any] = {"detect_local_mode": DetectLocalMode.BRIDGE_INTERFACE, "bridge_interface": "cbr0"}
+    by_prefix: dict[str, Any] = {
+        "detect_local_mode": DetectLocalMode.INTERFACE_NAME_PREFIX,
+        "interface_name_prefix": "cali",
+    }
+    made = pipeline(service(), pods, **by_name)
+    fault = local_sources_fault(made, ["lo", "cni0"], [])
+    assert fault.startswith("no interface has the name cbr0 (detectLocal.bridgeInterface)")
+    assert fault.endswith("the interfaces are cni0, lo")
+    assert local_sources_fault(made, ["lo", "cbr0"], []) == ""
+    assert local_sources_fault(made, ["lo", "cni0"], [Address("10.1.0.4")]) == "", (
+        "a server in the node's network is no pod"
+    )
+    assert local_sources_fault(pipeline(service(), none, **by_name), ["lo"], []) == ""
+    prefixed = pipeline(service(), pods, **by_prefix)
+    assert "begins with cali" in local_sources_fault(prefixed, ["lo", "eth0"], [])
+    assert local_sources_fault(prefixed, ["lo", "cali123"], []) == ""

@@ -48,6 +48,9 @@ FIRST_PAUSE = 0.2
 LONGEST_PAUSE = 5.0
 """Longest pause between two retries in seconds: kube-proxy's pause (serveHealthz)."""
 
+MOST_SHOWN = 10
+"""Limit of warnings about listeners of a kind: a cluster may have thousands of health-check node ports."""
+
 BACKLOG = 4096
 """Connections that may wait to be accepted: the most that the kernel allows by default (net.core.somaxconn).  A probe
 behind them waits for its turn.  Without room its first packet is dropped, and sent again after 1 s and 3 s."""
@@ -97,8 +100,11 @@ class _Listener:
         connections: BoundedConnections,
         service: ObjectKey | None = None,
         listen: Listen = own_listener,
+        changed: Callable[[], None] = lambda: None,
     ) -> None:
+        """`changed` is called after a retry that opens the listener."""
         self.service = service
+        self._changed = changed
         self._listen = listen
         self._connections = connections
         self.failure: CannotListen | None = None
@@ -129,6 +135,7 @@ class _Listener:
             pause = min(2 * pause, LONGEST_PAUSE)
             await self._try()
         log.info("now listening on %(place)s", {"place": self._place})
+        self._changed()
 
     async def _try(self) -> None:
         self.failure = None
@@ -167,6 +174,7 @@ class Listeners:
         report: Callable[[CannotListen], None] = lambda _: None,
         limits: ConnectionLimits | None = None,
         count: Count | None = None,
+        note_taken: Callable[[frozenset[int]], None] = lambda _: None,
     ) -> None:
         """Nothing is opened yet.
 
@@ -176,19 +184,21 @@ class Listeners:
             report: called once for each listener that can't be opened, and again for each new Service of its port.
             limits: limits of connections and listeners, by default from the limit of file descriptors.
             count: called at each scrape, if Services' connections are counted.
+            note_taken: called with the health-check node ports that can't be opened at some address, when these change.
         """
         self._connections = BoundedConnections(limits or affordable(allowed_files()))
         self._config = config
         self._reporter = reporter
         self._report = report
         self._count = count
+        self._note_taken = note_taken
         self._checks: Mapping[int, HealthCheck] = {}
         self._addresses: tuple[Address, ...] = ()
         self._lock = asyncio.Lock()
         self._node_ports: dict[Place, _Listener] = {}
         self._fixed = [
             *(
-                _Listener(place, self._health, self._connections, listen=split_listener)
+                _Listener(place, self._health, self._connections, listen=split_listener, changed=self._show_failures)
                 for place in _places(self._config.healthz_bind_address)
             ),
             *(self._listener(place, self._metrics) for place in _places(self._config.metrics_bind_address)),
@@ -234,12 +244,23 @@ class Listeners:
                 if place not in self._node_ports:
                     self._node_ports[place] = self._listener(place, self._check_of(place), service)
                     await self._open(self._node_ports[place])
+        self._show_failures()
 
     def _listener(self, place: Place, respond: Respond, service: ObjectKey | None = None) -> _Listener:
-        return _Listener(place, respond, self._connections, service)
+        return _Listener(place, respond, self._connections, service, changed=self._show_failures)
+
+    def _show_failures(self) -> None:
+        """Let health have a warning for each listener that isn't open, as its clients get another program's answers."""
+        failing = [each.failure for each in (*self._fixed, *self._node_ports.values()) if each.failure]
+        for code in (Code.OWN_PORT_TAKEN, Code.HEALTH_CHECK_PORT_TAKEN):
+            texts = [str(each) for each in failing if each.code is code]
+            more = [f"and {len(texts) - MOST_SHOWN} more"] if len(texts) > MOST_SHOWN else []
+            self._reporter.health.set_warnings(code, texts[:MOST_SHOWN] + more)
+        self._note_taken(frozenset(each.place.port for each in failing if each.service))
 
     async def _open(self, listener: _Listener) -> None:
         await listener.open()
+        self._show_failures()
         if listener.failure:
             warn(listener.failure.code, "%(failure)s; retrying until it works", failure=listener.failure)
             self._report(listener.failure)

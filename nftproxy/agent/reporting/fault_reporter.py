@@ -76,6 +76,11 @@ class FaultReporter:
         warnings = {tuple(absent): elsewhere(self._node, absent)} if absent else {}
         self._report_ongoing(Code.NODE_ELSEWHERE, warnings, f"interfaces here have the addresses of {self._node} again")
 
+    def report_local_sources(self, fault: str) -> None:
+        """Report why this node can't tell which sources are local, "" if it can."""
+        recovery = "this node can tell which sources are local again"
+        self._report_ongoing(Code.LOCAL_SOURCES_UNKNOWN, {fault: fault} if fault else {}, recovery)
+
     def report_unrouted(self, unrouted: Mapping[Address, str]) -> None:
         """Report the endpoints in clusterCIDR that this node has no route to, each with the system's reason."""
         places = [f"{address} ({reason})" for address, reason in unrouted.items()]
@@ -100,6 +105,8 @@ class FaultReporter:
     def report_fast_path(self, interfaces: int, fault: str) -> None:
         """Report how many interfaces the fast path has, and its fault ("" for none)."""
         self._metrics.set("nftproxy_fast_path_interfaces", interfaces)
+        has_none = bool(fault) and not interfaces
+        (self._pipeline.unavailable.add if has_none else self._pipeline.unavailable.discard)("fast_path")
         self._report_ongoing(
             Code.FAST_PATH_INCOMPLETE, {fault: fault} if fault else {}, "the fast path is complete again"
         )

@@ -14,6 +14,7 @@ from nftproxy.agent.socket.answers import ConflictRow, EndpointRow, ListingRow, 
 from nftproxy.api.selectors import Selector, selects
 from nftproxy.explanation.explained_extension import features
 from nftproxy.model.addresses import FAMILY_NAMES, Family, family_of, port_text
+from nftproxy.model.codes import Code
 from nftproxy.model.objects import ObjectKey, Service, ServicePort, TrafficPolicy
 from nftproxy.pipeline import Pipeline
 from nftproxy.policy.choosing.choice import choose, endpoints_left_out, why_no_candidate
@@ -114,6 +115,9 @@ def _service_row(pipeline: Pipeline, service: Service) -> ServiceRow:
     quarantines = [f"{family}: {why}" if family else why for family, why in _quarantines(pipeline, service.key)]
     losses = pipeline.losses.get(service.key, ())
     lost = [f"it does not get {each.what}: {each.why(pipeline.state.claims)}" for each in losses]
+    if service.health_check_node_port in pipeline.health_checks.taken:
+        code = Code.HEALTH_CHECK_PORT_TAKEN
+        lost.append(f"{code}: the agent can't open health-check node port {service.health_check_node_port}")
     judged = list(_judged_ports(pipeline, service))
     without, not_here = list(_without_endpoints(pipeline, service, judged)), list(_without_local(judged))
     others = [*_proxied(service), *_left_out(pipeline, service, judged)]

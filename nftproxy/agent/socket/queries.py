@@ -68,7 +68,14 @@ DIGEST = 8
 COMPARISONS, AGAIN = 4, 0.3
 """How often an explanation is compared with the kernel, and the seconds in between.  A change that is on its way to the
 kernel is no damage: it takes milliseconds, or as long as nftables.minSyncPeriod."""
-OF_PACKETS = (Code.NODE_ELSEWHERE, Code.NOT_FORWARDING, Code.PODS_UNROUTED, Code.CONNTRACK_FULL, Code.OTHER_PROXY)
+OF_PACKETS = (
+    Code.NODE_ELSEWHERE,
+    Code.LOCAL_SOURCES_UNKNOWN,
+    Code.NOT_FORWARDING,
+    Code.PODS_UNROUTED,
+    Code.CONNTRACK_FULL,
+    Code.OTHER_PROXY,
+)
 """Warnings about the node that an explanation repeats, as the rules don't show them."""
 
 _encode = msgspec.json.Encoder().encode

@@ -8,6 +8,7 @@ from nftproxy.explanation.explained_extension import ExplainedExtension
 from nftproxy.explanation.question import ToAddress
 from nftproxy.extensions.fast_path.rules import TEMPLATE, whole_table
 from nftproxy.model.addresses import Protocol
+from nftproxy.model.codes import Code
 from nftproxy.model.objects import Service
 from nftproxy.pipeline import Pipeline
 
@@ -15,7 +16,12 @@ from nftproxy.pipeline import Pipeline
 def _remarks_on_question(pipeline: Pipeline, spots: Sequence[ToAddress]) -> Iterator[str]:
     """A remark if established connections to any of these places take the fast path."""
     config = pipeline.settings.config
-    if config.fast_path.interfaces and any(spot.protocol is not Protocol.SCTP for spot in spots):
+    if not (config.fast_path.interfaces and any(spot.protocol is not Protocol.SCTP for spot in spots)):
+        return
+    if "fast_path" in pipeline.unavailable:
+        code = Code.FAST_PATH_INCOMPLETE
+        yield f"{code}: there is no fast path at present, so all packets of a connection pass all chains"
+    else:
         yield (
             "once established, a connection to an endpoint that arrives and leaves at "
             f"{', '.join(config.fast_path.interfaces)} takes the fast path, past all chains"
@@ -25,7 +31,8 @@ def _remarks_on_question(pipeline: Pipeline, spots: Sequence[ToAddress]) -> Iter
 def _listed(pipeline: Pipeline, service: Service) -> Iterator[str]:
     """A note if established connections to the Service take the fast path."""
     interfaces = pipeline.settings.config.fast_path.interfaces
-    if interfaces and any(port.protocol is not Protocol.SCTP for port in service.ports):
+    is_there = bool(interfaces) and "fast_path" not in pipeline.unavailable
+    if is_there and any(port.protocol is not Protocol.SCTP for port in service.ports):
         yield f"established connections at {', '.join(interfaces)} take the fast path"
 
 

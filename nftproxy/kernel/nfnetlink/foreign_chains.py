@@ -21,7 +21,7 @@ from nftproxy.model.base_chains import Effect, ForeignChain, rule_with
 from nftproxy.netlink import nf_tables as nft
 from nftproxy.netlink.codec import DUMP, Attributes, attribute_map, attributes_of, named, number_of, text_of
 
-FAMILIES = {1: "inet", 2: "ip", 5: "netdev", 10: "ip6"}  # NFPROTO_*, by nft's words
+FAMILIES = {1: "inet", 2: "ip", 5: "netdev", 7: "bridge", 10: "ip6"}  # NFPROTO_*, by nft's words
 OF_KUBERNETES = "KUBE-"
 """The prefix of chains of kubelet and kube-proxy.  kubelet's KUBE-FIREWALL drops only packets to 127.0.0.0/8 from
 elsewhere, and `doctor` reports kube-proxy's chains by themselves."""
@@ -55,12 +55,15 @@ class _Chain:
     hook: str = ""
     priority: int = 0
     has_drop_policy: bool = False
+    is_of_bridge: bool = False
     effects: set[Effect] = field(default_factory=set)
     leads_to: set[str] = field(default_factory=set)
 
     def can_have(self, effect: Effect) -> bool:
         """Return whether a rule with this effect would have it on packets to Services, at this hook and priority."""
-        return effect not in _FIRST or (self.hook in _ARRIVALS and self.priority <= _FIRST[effect])
+        if effect not in _FIRST:
+            return True
+        return not self.is_of_bridge and self.hook in _ARRIVALS and self.priority <= _FIRST[effect]
 
 
 def foreign_chains() -> list[ForeignChain]:
@@ -103,7 +106,12 @@ def _chain(family: int, held: Attributes) -> _Chain:
     number, priority = number_of(hook[nft.HOOK_NUMBER]), number_of(hook[nft.HOOK_PRIORITY], signed=True)
     hooks = nft.NETDEV_HOOKS if FAMILIES[family] == "netdev" else nft.HOOKS
     policy = number_of(held.get(nft.CHAIN_POLICY, b"\1"))
-    return _Chain(hooks[number] if number < len(hooks) else str(number), priority, has_drop_policy=policy == nft.DROP)
+    return _Chain(
+        hooks[number] if number < len(hooks) else str(number),
+        priority,
+        has_drop_policy=policy == nft.DROP,
+        is_of_bridge=FAMILIES[family] == "bridge",
+    )
 
 
 def _read_rules(tables: Mapping[_TableKey, Mapping[str, _Chain]], family: int) -> None:

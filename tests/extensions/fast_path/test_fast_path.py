@@ -8,13 +8,16 @@ from collections.abc import AsyncGenerator, Sequence
 
 import pytest
 
+from nftproxy.explanation.question import ToAddress
 from nftproxy.extensions.fast_path.agent import fast_path
 from nftproxy.extensions.fast_path.agent.fast_path import keep_fast_path
 from nftproxy.extensions.fast_path.agent.flowtable import fast_path_interfaces, follow_interfaces, other_flowtables
+from nftproxy.extensions.fast_path.feature import FAST_PATH
 from nftproxy.kernel.async_kernel import AsyncKernel
 from nftproxy.kernel.child_process import in_scratch_namespace
+from nftproxy.model.addresses import Address, Protocol
 from nftproxy.model.settings import FastPath, FastPathScope
-from tests.support.factories import pipeline
+from tests.support.factories import pipeline, service, slice_of
 
 
 def test_interfaces_are_chosen_by_name_or_by_a_beginning() -> None:
@@ -138,3 +141,15 @@ def _without_a_table() -> tuple[object, object, object]:
 def test_nothing_happens_without_a_table() -> None:
     """Without the table there is no flowtable, and an interface can't be added, which is no error of the interface."""
     assert in_scratch_namespace(_without_a_table) == (None, [], [])
+
+
+def test_a_fast_path_that_is_not_there_is_not_promised() -> None:
+    """While the kernel has no fast path, an explanation says that packets pass all chains, and a listing is silent."""
+    made = pipeline(service(), slice_of(), fast_path=FastPath(("veth*",)))
+    spots = [ToAddress(Address("10.96.0.10"), Protocol.TCP, 80)]
+    assert "past all chains" in "".join(FAST_PATH.remarks_on_question(made, spots))
+    assert list(FAST_PATH.listed(made, service())) == ["established connections at veth* take the fast path"]
+    made.unavailable.add("fast_path")
+    (remark,) = FAST_PATH.remarks_on_question(made, spots)
+    assert remark == "NFT421: there is no fast path at present, so all packets of a connection pass all chains"
+    assert list(FAST_PATH.listed(made, service())) == []

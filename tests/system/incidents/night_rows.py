@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -85,8 +86,40 @@ def addressless(bench: Bench) -> Iterator[None]:
     bench.server.put(node())
 
 
+@contextmanager
+def bridged(bench: Bench) -> Iterator[None]:
+    """A firewall drops packets in the family bridge."""
+    chain = "chain guard { type filter hook forward priority 0; tcp dport 8080 drop; }"
+    bench.lab.load(f"table bridge ports {{\n{chain}\n}}")
+    yield
+    bench.lab.load("delete table bridge ports")
+
+
+def squatted(port: int) -> Harm:
+    """Another program listens at a port, before the agent wants it."""
+
+    @contextmanager
+    def harm(bench: Bench) -> Iterator[None]:
+        opened = bench.lab.node.call(lambda: socket.create_server((NODE_IP, port)))
+        bench.server.put(*CHECKED)
+        yield
+        bench.server.delete("Service", "shop", "web")
+        opened.close()
+
+    return harm
+
+
 # Incidents
 
+TAKEN = squatted(32000)
+ANSWERS = ("the agent answers load balancers here",)
+CHECKED = (
+    web(type="LoadBalancer", balanced=[IP.balanced], externalTrafficPolicy="Local", healthCheckNodePort=32000),
+    PODS,
+)
+BRIDGE = configured(detectLocalMode="BridgeInterface", detectLocal={"bridgeInterface": "cbr0"})
+PREFIX = configured(detectLocalMode="InterfaceNamePrefix", detectLocal={"interfaceNamePrefix": "cali"})
+NODE_CIDR = configured(detectLocalMode="NodeCIDR")
 NODE_PORT = (web(type="NodePort", ports=["80:30080"]), PODS)
 NAMELESS = (web(internalTrafficPolicy="Local"), slice_of(IP.here))
 NOWHERE = ("other nodes have some", "on another node")
@@ -105,6 +138,16 @@ NIGHT = [
     ),
     Incident("slice without nodeName, Local", HTTP, ("names no node (nodeName) for 1 of 1",), NAMELESS, never=NOWHERE),
     Incident("slice without nodeName, by list", LIST, ("NoneLocal", "(nodeName)"), NAMELESS, never=NOWHERE),
+    Incident("bridge of a name that isn't there", "status", ("NFT637", "cbr0", "bridgeInterface"), FINE, BRIDGE, WELL),
+    Incident("bridge isn't there, by explain", HTTP, ("NFT637", "no interface has the name cbr0"), FINE, BRIDGE),
+    Incident("prefix that no interface has", "status", ("NFT637", "cali", "the interfaces are"), FINE, PREFIX, WELL),
+    Incident("NodeCIDR without podCIDR", "status", ("NFT637", "has no podCIDR"), FINE, NODE_CIDR, WELL),
+    Incident("bridge rules drop, by doctor", DOCTOR, ("NFT636", "table bridge ports"), FINE, bridged, (), 1),
+    Incident("bridge rules drop, by trace", f"{HTTP} --trace", ("not tried", "the table bridge ports"), FINE, bridged),
+    Incident("health check's port is taken", "status", ("NFT010", "32000"), (), TAKEN, WELL),
+    Incident("health check's port is taken, by explain", "explain node:32000", ("NFT010",), (), TAKEN, ANSWERS),
+    Incident("health check's port is taken, by list", LIST, ("NFT010", "Conflict"), (), TAKEN),
+    Incident("health check's port is taken, by doctor", "doctor", ("NFT010", "32000"), (), TAKEN, (), 1),
     Incident("autoscaler removes the node", "status", (DELETION_TAINT, "NO NEW CONNECTIONS"), (), leaving, (), 3),
 ]
 """Incidents with the node's state that no object of the Service shows."""
