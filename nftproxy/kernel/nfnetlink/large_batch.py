@@ -13,7 +13,6 @@ takes two.  So long commands of elements are cut out of the text, and libnftable
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import re
 import socket
@@ -22,7 +21,7 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from nftproxy.kernel.nfnetlink.element_codec import ElementLayout
-from nftproxy.kernel.nfnetlink.sockets import BUFFER_SIZE, SO_SNDBUFFORCE
+from nftproxy.kernel.nfnetlink.sockets import BUFFER_SIZE, make_room
 from nftproxy.kernel.nfnetlink.table_view import messages_in
 from nftproxy.model.addresses import TABLE, Family
 from nftproxy.model.errors import Unavailable
@@ -166,8 +165,7 @@ class LargeBatch:
         """
         if not is_trial:
             self._data += nft.batch_limit(nft.BATCH_END)
-        with contextlib.suppress(PermissionError):
-            kernel.setsockopt(socket.SOL_SOCKET, SO_SNDBUFFORCE, len(self._data))
+        make_room(kernel, socket.SO_SNDBUF, len(self._data))
         try:
             kernel.sendto(self._data, (0, 0))
         except OSError as error:

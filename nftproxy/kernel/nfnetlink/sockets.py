@@ -12,7 +12,7 @@ from nftproxy.netlink.codec import DONE, ERROR, messages_of
 
 NETLINK_NETFILTER = 12  # linux/netlink.h
 SOL_NETLINK, ADD_MEMBERSHIP, DROP_MEMBERSHIP = 270, 1, 2  # NETLINK_*
-SO_SNDBUFFORCE, SO_RCVBUFFORCE = 32, 33
+_FORCE = {socket.SO_SNDBUF: 32, socket.SO_RCVBUF: 33}  # SO_SNDBUFFORCE, SO_RCVBUFFORCE
 BUFFER_SIZE = 1 << 18  # bytes: the kernel fills at most 32 KiB of it per answer
 ANSWER_SECONDS = 10.0  # the kernel answers at once, unless a commit holds its lock
 
@@ -41,9 +41,20 @@ def open_listener(queue: int) -> socket.socket:
     """
     made = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, NETLINK_NETFILTER)
     made.setblocking(False)
-    made.setsockopt(socket.SOL_SOCKET, SO_RCVBUFFORCE, queue)
+    make_room(made, socket.SO_RCVBUF, queue)
     made.bind((0, 0))  # a socket without a port receives nothing
     return made
+
+
+def make_room(made: socket.socket, buffer: int, size: int) -> None:
+    """Let a socket hold as many bytes that are sent (SO_SNDBUF) or wait to be read (SO_RCVBUF).
+
+    In a user namespace the kernel permits no more than net.core.wmem_max or rmem_max, and takes that instead.
+    """
+    try:
+        made.setsockopt(socket.SOL_SOCKET, _FORCE[buffer], size)
+    except PermissionError:
+        made.setsockopt(socket.SOL_SOCKET, buffer, size)
 
 
 def answers(kernel: socket.socket, asked: bytes, size: int) -> Iterator[bytes]:

@@ -15,7 +15,7 @@ import socket
 from typing import NamedTuple
 
 from nftproxy.kernel.nfnetlink.nft_queries import FAMILIES, generation, table_comment, tables
-from nftproxy.kernel.nfnetlink.sockets import BUFFER_SIZE, SO_SNDBUFFORCE, bodies, open_socket
+from nftproxy.kernel.nfnetlink.sockets import BUFFER_SIZE, bodies, make_room, open_socket
 from nftproxy.model.addresses import FAST_PATH_TABLE, TABLE, Family
 from nftproxy.model.errors import Unavailable
 from nftproxy.netlink import nf_tables as nft
@@ -221,7 +221,7 @@ def _send(messages: tuple[bytes, ...]) -> None:
     """Send one transaction."""
     data = nft.batch(messages)
     with open_socket() as kernel:
-        kernel.setsockopt(socket.SOL_SOCKET, SO_SNDBUFFORCE, 2 * len(data))
+        make_room(kernel, socket.SO_SNDBUF, 2 * len(data))
         kernel.sendto(data, (0, 0))
         for _ in messages_of(kernel.recv(BUFFER_SIZE)):
             return

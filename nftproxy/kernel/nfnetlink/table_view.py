@@ -36,9 +36,9 @@ from nftproxy.kernel.nfnetlink.sockets import (
     ANSWER_SECONDS,
     BUFFER_SIZE,
     NETLINK_NETFILTER,
-    SO_SNDBUFFORCE,
     SOL_NETLINK,
     answers,
+    make_room,
 )
 from nftproxy.model.addresses import TABLE
 from nftproxy.model.errors import Unavailable
@@ -98,8 +98,7 @@ class TableView:
             self._library, self._near = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
             stack.enter_context(self._library)
             stack.enter_context(self._near)
-            with contextlib.suppress(PermissionError):  # then it takes smaller messages
-                self._library.setsockopt(socket.SOL_SOCKET, SO_SNDBUFFORCE, COMPILED_SIZE // 2)
+            make_room(self._library, socket.SO_SNDBUF, COMPILED_SIZE // 2)
             self._near.bind(b"\0" + secrets.token_bytes(ADDRESS_SIZE - FAMILY_SIZE - 1))
             self._generations = itertools.cycle(GENERATIONS)
             self._generation = 0
