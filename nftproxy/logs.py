@@ -11,11 +11,15 @@ tests/test_codes.py checks.  Libraries have no codes, so their warnings have `Co
 
 A JSON line has the fields of Kubernetes' own components (`ts` in seconds since the epoch, `msg`, `err`), and `level`:
 {"ts":1580306777.04,"level":"info","msg":"set /proc/sys/net/... to 1","path":"/proc/sys/net/...","value":1}
+
+The log never waits for its reader.  A runtime that no longer reads standard error would else stop the agent in a write.
 """
 
 from __future__ import annotations
 
 import logging
+import os
+import select
 import sys
 from collections import Counter
 from collections.abc import Mapping
@@ -86,6 +90,66 @@ class JsonFormatter(logging.Formatter):
         return msgspec.json.encode(ordered).decode()
 
 
+class UnblockedHandler(logging.Handler):
+    """Writes lines to a pipe, socket or file, and drops a line that would have to wait for a reader.
+
+    Where poll(2) reports room, Linux takes `PIPE_BUF` bytes at once, so a line is written in pieces of that size.
+
+    Args:
+        descriptor: the file descriptor, 2 for standard error.
+    """
+
+    def __init__(self, descriptor: int) -> None:
+        super().__init__()
+        self.dropped = 0
+        """The number of lines that were dropped, the rest of a line included."""
+        self._told = 0  # of these, those that a line has reported
+        self._descriptor = descriptor
+        self._is_cut = False
+        self._poll = select.poll()
+        self._poll.register(descriptor, select.POLLOUT)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write a record, after a line about the lines dropped before it."""
+        count = self.dropped - self._told
+        if count and self._write(self._line(_dropped(count))):
+            self._told += count
+        self.dropped += not self._write(self._line(record))
+
+    def _line(self, record: logging.LogRecord) -> str:
+        try:
+            return self.format(record)
+        except Exception as error:  # noqa: BLE001  # a log call of a library may have the wrong values for its text
+            return f"{record.msg!r} has no values for its text: {error!r}"
+
+    def _write(self, line: str) -> bool:
+        data = ("\n" * self._is_cut + line + "\n").encode(errors="backslashreplace")
+        for start in range(0, len(data), select.PIPE_BUF):
+            piece = data[start : start + select.PIPE_BUF]
+            written = self._written(piece)
+            if written < len(piece):
+                self._is_cut |= start + written > 0
+                return False
+        self._is_cut = False
+        return True
+
+    def _written(self, piece: bytes) -> int:
+        """Write a piece if there is room, and return the number of bytes that were written."""
+        try:
+            has_room = any(events & select.POLLOUT for _, events in self._poll.poll(0))
+            return os.write(self._descriptor, piece) if has_room else 0
+        except OSError:  # nobody will ever read it, or the disk is full
+            return 0
+
+
+def _dropped(count: int) -> logging.LogRecord:
+    values = {"count": count}
+    text = "dropped %(count)d lines of the log, which nobody read in time"
+    made = log.makeRecord(log.name, logging.INFO, __file__, 0, text, (values,), None)
+    code_filter.filter(made)
+    return made
+
+
 def _fields(args: object) -> Mapping[str, object]:
     """The values that a message names, by name."""
     match args:
@@ -104,9 +168,15 @@ def _plain(value: object) -> object:
     return value if value is None or type(value) in (str, bool, int, float) else str(value)
 
 
+def dropped_lines() -> int:
+    """The number of lines of the log that were dropped since `set_up`."""
+    handlers = (each for each in logging.getLogger().handlers if isinstance(each, UnblockedHandler))
+    return sum(each.dropped for each in handlers)
+
+
 def set_up(wanted: Logging) -> None:
     """Write the log to standard error as the configuration says, from now on."""
-    handler = logging.StreamHandler(sys.stderr)
+    handler = UnblockedHandler(sys.stderr.fileno())
     handler.addFilter(code_filter)
     handler.setFormatter(JsonFormatter() if wanted.format is LogFormat.JSON else logging.Formatter(TEXT))
     logging.basicConfig(handlers=[handler], level=_level_of_libraries(wanted.verbosity), force=True)

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import ast
+import contextlib
+import fcntl
 import io
 import json
 import logging
-from collections.abc import Iterator
+import os
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -112,13 +115,74 @@ def restored() -> Iterator[None]:
         (100, logging.DEBUG, logging.DEBUG),
     ],
 )
-def test_verbosity(verbosity: int, own: int, libraries: int, capsys: pytest.CaptureFixture[str]) -> None:
+def test_verbosity(verbosity: int, own: int, libraries: int, capfd: pytest.CaptureFixture[str]) -> None:
     """Each step is logged from 4 on, each request from 6 on, and all that libraries say from 8 on."""
     logs.set_up(Logging(LogFormat.TEXT, verbosity))
     assert logging.getLogger("nftproxy.agent.loop").getEffectiveLevel() == own
     assert logging.getLogger("httpx").getEffectiveLevel() == libraries
     logging.getLogger("nftproxy").warning("so %(it)s", {"it": "is"})
-    assert capsys.readouterr().err.endswith(" WARNING NFT015: so is\n")
+    assert capfd.readouterr().err.endswith(" WARNING NFT015: so is\n")
+
+
+@pytest.fixture
+def pipe() -> Iterator[tuple[int, int]]:
+    """The reading and the writing end of a pipe with two pages of memory."""
+    ends = os.pipe()
+    fcntl.fcntl(ends[1], fcntl.F_SETPIPE_SZ, 8192)
+    yield ends
+    for each in ends:
+        with contextlib.suppress(OSError):
+            os.close(each)
+
+
+def unblocked(descriptor: int) -> tuple[logs.UnblockedHandler, Callable[[str], object]]:
+    """A handler, and a function that logs a text to it."""
+    handler = logs.UnblockedHandler(descriptor)
+    return handler, lambda text: handler.handle(logging.LogRecord("nftproxy", logging.INFO, "f", 1, text, None, None))
+
+
+def test_lines_that_nobody_reads_are_dropped(pipe: tuple[int, int]) -> None:
+    """A full pipe takes no line, no write waits, and once it is read the log says how many lines are missing."""
+    handler, log = unblocked(pipe[1])
+    log("first")
+    for _ in range(5000):
+        log("x" * 99)
+    kept = os.read(pipe[0], 1 << 20).decode().splitlines()
+    assert kept == ["first"] + ["x" * 99] * (len(kept) - 1)
+    assert handler.dropped == 5001 - len(kept)
+    log("last")
+    log("very last")
+    missing = f"dropped {handler.dropped} lines of the log, which nobody read in time"
+    assert os.read(pipe[0], 1 << 20).decode().splitlines() == [missing, "last", "very last"]
+
+
+def test_a_line_that_is_cut_ends_its_line(pipe: tuple[int, int]) -> None:
+    """Of a line longer than the pipe has room, the rest is dropped, and the next line begins anew."""
+    handler, log = unblocked(pipe[1])
+    log("a" * 9000)
+    assert handler.dropped == 1
+    assert os.read(pipe[0], 1 << 20) == b"a" * 8192
+    log("b")
+    assert os.read(pipe[0], 1 << 20).decode().splitlines() == [
+        "",
+        "dropped 1 lines of the log, which nobody read in time",
+        "b",
+    ]
+
+
+def test_a_log_without_a_reader(pipe: tuple[int, int]) -> None:
+    """Lines after the reader's end are dropped, and raise nothing."""
+    os.close(pipe[0])
+    handler, log = unblocked(pipe[1])
+    log("a")
+    assert handler.dropped == 1
+
+
+def test_a_text_without_its_values(pipe: tuple[int, int]) -> None:
+    """A log call with the wrong values has its text in the log, and raises nothing."""
+    handler, _ = unblocked(pipe[1])
+    handler.handle(logging.LogRecord("nftproxy", logging.INFO, "f", 1, "%d", ("a",), None))
+    assert os.read(pipe[0], 4096).startswith(b"'%d' has no values for its text: TypeError(")
 
 
 def logged(codes: CodeFilter, formatter: logging.Formatter) -> list[str]:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from nftproxy.agent.reporting.metrics import Metrics
 from nftproxy.kernel.libnftables import Kernel
 from nftproxy.kernel.sysctl import CONNTRACK_ENTRIES, CONNTRACK_LIMIT, FORWARDING, read_all
-from nftproxy.logs import code_filter
+from nftproxy.logs import code_filter, dropped_lines
 from nftproxy.model.addresses import Family
 from nftproxy.model.errors import Unavailable
 from nftproxy.pipeline import Pipeline
@@ -45,6 +45,7 @@ def measure(
             metrics.set("nftproxy_forwarding", sysctls[FORWARDING[family]], family)
         for policy, count in without_local_endpoints(pipeline.state, family).items():
             metrics.set("kubeproxy_sync_proxy_rules_no_local_endpoints_total", count, family, policy)
+    metrics.set("nftproxy_log_lines_dropped_total", dropped_lines())
     metrics.set_each("nftproxy_warnings_total", code_filter.counts())
     metrics.set("nftproxy_conflicts", sum(map(len, pipeline.losses.values())))
     metrics.set("nftproxy_services_quarantined", len(pipeline.quarantined))

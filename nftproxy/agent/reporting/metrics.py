@@ -96,6 +96,7 @@ COUNTERS = (
         ("kind",),
         known=("full", "change"),
     ),
+    Metric("nftproxy_log_lines_dropped_total", "Lines of the log that were dropped, as nobody read them in time", ()),
     Metric("nftproxy_warnings_total", "Warnings and errors that were logged, by their codes", ("code",), known=()),
     Metric(
         "nftproxy_silences_total",

@@ -90,6 +90,7 @@ counter ip_family nftproxy_silence_overflows_total
 counter answered nftproxy_silence_checks_total
 counter ip_family nftproxy_connections_ended_total
 counter - nftproxy_connections_moved_total
+counter - nftproxy_log_lines_dropped_total
 counter code nftproxy_warnings_total
 gauge ip_family,map nftproxy_affinity_entries
 gauge - nftproxy_configuration_rejected
@@ -281,6 +282,7 @@ def test_counters_begin_at_zero() -> None:
         **by_family("nftproxy_connections_ended_total", 0),
         "nftproxy_connections_moved_total": 0,
         "nftproxy_rebalanced_lists_total": 0,
+        "nftproxy_log_lines_dropped_total": 0,
     }
 
 
