@@ -208,18 +208,6 @@ def test_refusals_are_judged_only_of_endpoints_that_are_reached() -> None:
     assert result.finding.difference.what == NOTHING_REACHED
 
 
-def test_connections_that_stay_or_end_wrongly_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A proxy that ends no connection, and one that ends all, break a rule each."""
-    if why := obstacle():
-        pytest.skip(why)
-    for end, rule in ((lambda _: 0.0, Rule.GONE), (lambda subject: subject.lab.forget() or 0.0, Rule.ESTABLISHED)):
-        monkeypatch.setattr(Rendered, "end_gone", end)
-        (result,) = results(renderer(), "connections to gone endpoints")
-        assert result.finding
-        difference, after = result.finding.difference, result.finding.worlds[-1]
-        assert rule_of(Oracle(after), difference.probe, difference.seen, difference.what) is rule
-
-
 def test_a_silent_endpoint_that_is_not_left_out_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """A proxy that goes on sending clients to a silent endpoint breaks a rule of its own."""
     if why := obstacle():

@@ -152,10 +152,11 @@ def _served(oracle: Oracle, front: Front, probe: Probe, expected: frozenset[Outc
     strangers = {outcome.endpoint for outcome in seen} - places
     if not strangers:
         return _hidden(front, probe, seen) if seen - expected else Rule.DRAW
+    entries = _entries(oracle, front)
     wrong = [each for each in strangers if each]
     if not wrong:  # no endpoint at all
-        return _not_served(oracle, front, probe)
-    entries = _entries(oracle, front)
+        is_last_resort = not any(entries[each.ip].ready for each in places if each)
+        return Rule.TERMINATING if is_last_resort else _not_served(oracle, front, probe)
     known = [entries[each.ip] for each in wrong if each.ip in entries]
     if not known:
         return Rule.DRAW
@@ -163,13 +164,14 @@ def _served(oracle: Oracle, front: Front, probe: Probe, expected: frozenset[Outc
         return Rule.USABLE
     if set(wrong) <= _lists(oracle, front, probe).silent:
         return Rule.SILENT
-    if front.policy is TrafficPolicy.LOCAL:
+    is_local = all(pod.node_name == oracle.world.node.name for pod in known)
+    if front.policy is TrafficPolicy.LOCAL and not is_local:
         return Rule.POLICY if front.is_external else Rule.INTERNAL_POLICY
     return Rule.TERMINATING if not any(pod.ready for pod in known) else Rule.TOPOLOGY
 
 
 def _not_served(oracle: Oracle, front: Front, probe: Probe) -> Rule:
-    """The rule for a connection that must reach an endpoint, and reaches none."""
+    """The rule for a connection that must reach a ready endpoint, and reaches none."""
     if Protocol(probe.protocol) is not Protocol.TCP:
         return Rule.PROTOCOLS
     if _is_guarded(front, probe):
@@ -180,7 +182,8 @@ def _not_served(oracle: Oracle, front: Front, probe: Probe) -> Rule:
 
 def _hidden(front: Front, probe: Probe, seen: Iterable[Outcome]) -> Rule:
     """The rule for a connection whose source is wrongly hidden or kept."""
-    if any(outcome.endpoint and outcome.endpoint.ip == probe.source for outcome in seen):
+    itself = [each for each in seen if each.endpoint and each.endpoint.ip == probe.source]
+    if any(not each.masqueraded for each in itself):
         return Rule.HAIRPIN
     if not front.is_external:
         return Rule.MASQUERADING
@@ -190,6 +193,7 @@ def _hidden(front: Front, probe: Probe, seen: Iterable[Outcome]) -> Rule:
 
 
 def _entries(oracle: Oracle, front: Front) -> dict[str, Endpoint]:
-    """The endpoints of a Service by their addresses, usable or not."""
+    """The endpoints of a Service by their addresses, usable or not.  Of two entries a ready entry counts."""
     slices = (each for each in oracle.world.slices if each.service == front.service.key)
-    return {pod.address: pod for each in slices for pod in each.endpoints}
+    entries = sorted((pod for each in slices for pod in each.endpoints), key=lambda pod: pod.ready)
+    return {pod.address: pod for pod in entries}
