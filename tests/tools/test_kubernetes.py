@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import os
 import subprocess
 import sys
@@ -18,14 +17,12 @@ from nftproxy_conformance.apiserver import ApiServer
 from nftproxy_conformance.apiserver.settings import Settings
 from nftproxy_conformance.lab import obstacle
 
-from nftproxy.api.resources import resources
 from nftproxy.config.parse_config import parse_config
 from nftproxy.model.settings import HEALTHZ_PORT
 from tests.support.processes import CHECKOUT
 from tools.image.build import NATIVE
 from tools.kubernetes.__main__ import main
 from tools.kubernetes.adoption import Release
-from tools.kubernetes.agents import STYLES, first_version, last_version, request_head
 from tools.kubernetes.answers import PROBES
 from tools.kubernetes.binaries import CLUSTER, VARIABLE, Binaries
 from tools.kubernetes.cluster import COREDNS
@@ -74,7 +71,6 @@ def test_without_a_folder_it_says_what_it_lacks() -> None:
         "migration",
         "adoption . .",
         "failover",
-        "agents",
         "tests",
         "outages",
     ],
@@ -224,52 +220,6 @@ def test_a_release_is_installed_for_the_cluster(
     assert "clusterCIDR: 10.244.0.0/16,fd00:244::/48" in cluster.applied
     assert "1.2.3" in cluster.applied
     assert "example.com" not in cluster.applied
-
-
-# Simulated agents
-
-
-@pytest.mark.parametrize(
-    "content",
-    [
-        b'{"kind":"ServiceList","apiVersion":"v1","metadata":{"resourceVersion":"270"},"items":[',
-        b"k8s\x00\n\x11\n\x02v1\x12\x0bServiceList\x12\x0d\n\x0b\n\x00\x12\x03270\x1a\x00",
-    ],
-    ids=["JSON", "protobuf"],
-)
-def test_a_list_has_a_version(content: bytes) -> None:
-    """It is read from the first bytes, with the frame of the chunk, compressed or not."""
-    assert first_version(b"2000\r\n" + content) == "270"
-    assert first_version(b"2000\r\n" + gzip.compress(content)) == "270"
-
-
-@pytest.mark.parametrize(
-    "content",
-    [
-        b'{"resourceVersion":"69"}}\n{"metadata":{"resourceVersion":"270","annotations":{"k8s.io/initial-events-end":',
-        # fields 6 to 8 and 12 of ObjectMeta: version, generation, time, annotations
-        b"2\x0269\x01B\x08\x08 2\x03270\x018\x00B\x00b!\n\x19k8s.io/initial-events-end\x12\x04true",
-    ],
-    ids=["JSON", "protobuf"],
-)
-def test_the_end_of_the_present_objects_has_a_version(content: bytes) -> None:
-    """The last version before the end counts."""
-    assert last_version(content + b"2\x0299") == "270"
-
-
-def test_agents_ask_in_their_style() -> None:
-    """Selectors and parameters are in the line, and a watch isn't compressed."""
-    slices = resources("node-7")[-1]
-    listing, watch = (
-        request_head(STYLES["nftproxy"], slices, parameters, {"authorization": "Bearer x"})
-        for parameters in ({"limit": "500"}, {"watch": "true"})
-    )
-    assert listing == (
-        b"GET /apis/discovery.k8s.io/v1/endpointslices?labelSelector=%21service.kubernetes.io%2Fheadless&limit=500 "
-        b"HTTP/1.1\r\nhost: 127.0.0.1\r\naccept: application/json\r\naccept-encoding: gzip\r\n"
-        b"authorization: Bearer x\r\n\r\n"
-    )
-    assert b"accept-encoding: identity" in watch
 
 
 # Images

@@ -7,14 +7,13 @@ listener.py   receives every commit in the node's namespace
 dumps.py      counts the kernel's lists that the agent asks for
 changes.py    the kinds of single changes, made and timed
 startup.py loads.py connections.py offline.py    rows about the agent as a process
-stages.py shapes.py steering.py                  rows about its parts, another shape of rules, and algorithms
+stages.py steering.py                            rows about its parts, and about algorithms
 targets.py    the targets, and how far figures meet them
 report.py plot.py                                tables and pictures for docs/
 quick.py      the assertions of CI
 
-These run by themselves, as `python -m tools.bench.NAME`: bounds.py (objects at their limits and beyond), counts.py
-(counting connections), forwarding.py (node ports at localhost), outages.py (an API server that goes and comes back),
-packets.py and throughput.py (established flows), paper.py (5,000 nodes), silence.py (the death of a node), fates.py
-(the death and replacement of pods), limits.py (clusters at the element budget), fairness.py (a Service that changes
-all the time), least_connections.py (waiting times by algorithm).
+These run by themselves, as `python -m tools.bench.NAME`: bounds.py (objects at their limits and beyond), packets.py and
+throughput.py (established flows), silence.py (the death of a node), fates.py (the death and replacement of pods),
+limits.py (clusters at the element budget), fairness.py (a Service that changes all the time).  The benches of decisions
+that are made are in the commits that docs/decisions names.
 """

@@ -11,9 +11,9 @@ import click
 from nftproxy_conformance.lab import obstacle
 
 import nftproxy
-from tools.bench import changes, connections, loads, offline, plot, quick, report, shapes, stages, startup, steering
+from tools.bench import changes, connections, loads, offline, plot, quick, report, stages, startup, steering
 from tools.bench import figures as records
-from tools.bench.cluster import ALL_SIZES, FORTY_THOUSAND, HUNDRED, TEN_THOUSAND, THOUSAND, Size
+from tools.bench.cluster import ALL_SIZES, FORTY_THOUSAND, HUNDRED, TEN_THOUSAND, Size
 from tools.bench.figures import Figures
 from tools.bench.rig import Rig, assembled
 
@@ -32,7 +32,6 @@ class Row(NamedTuple, Generic[Place]):
 OWN: tuple[Row[Size], ...] = (
     Row("render", (TEN_THOUSAND,), offline.measure_render),
     Row("stages", (TEN_THOUSAND,), stages.measure_stages),
-    Row("shapes", (HUNDRED, THOUSAND, TEN_THOUSAND), shapes.measure_shapes),
     Row("connections", (HUNDRED, TEN_THOUSAND), connections.measure_connections),
     Row("steering", (HUNDRED,), steering.measure_steering),
     Row("restart", (TEN_THOUSAND,), startup.measure_restart),

@@ -40,7 +40,6 @@ def sections(figures: Figures) -> dict[str, str]:
         "loads": _loads(figures),
         "kinds": _kinds(figures),
         "stages": _stages(figures),
-        "shapes": _shapes(figures),
     }
     return {"machine": machine(figures)} | {name: text for name, text in found.items() if text}
 
@@ -156,21 +155,6 @@ def _stage_times(figures: Figures, kind: str) -> dict[str, float]:
         found["as measured from the API's answer, p50"] = statistics.mean(alive)
         found["not in any stage: waking up, event loop, threads"] = statistics.mean(alive) - total
     return found
-
-
-def _shapes(figures: Figures) -> str:
-    rows = []
-    for text, name, unit in (
-        ("load everything", "load", SECONDS),
-        ("change one endpoint, p50", "change/p50", MILLISECONDS),
-        ("rules", "rules", COUNT),
-        ("kernel slab", "slab", MEBIBYTES),
-    ):
-        for size in (100, 1_000, 10_000):
-            cells = [_cell(figures, f"shape/{size}/{shape}/{name}", unit) for shape in ("ours", "per Service")]
-            if any(cells):
-                rows.append((f"{text}, {size:,} x 10", *cells))
-    return markdown(("libnftables and kernel alone", "shared maps", "a chain for each Service"), rows)
 
 
 def _cell(figures: Figures, name: str, unit: Unit) -> str:

@@ -16,9 +16,6 @@ from nftproxy_conformance.lab import obstacle
 from tools.bench.cluster import Size
 from tools.bench.figures import markdown
 from tools.kubernetes.adoption import Release, adopt
-from tools.kubernetes.agents import HEADER as AGENTS_HEADER
-from tools.kubernetes.agents import STYLES
-from tools.kubernetes.agents import compare as compare_agents
 from tools.kubernetes.answers import HEADER as ANSWERS_HEADER
 from tools.kubernetes.answers import PROBES, differences
 from tools.kubernetes.binaries import CLUSTER, CONTROL_PLANE, DEBIAN, END_TO_END, VARIABLE, Binaries
@@ -220,21 +217,6 @@ def scale(given: ClusterRun, services: int, endpoints: int, turns: int, changes:
     given.need(*CONTROL_PLANE, "kube-proxy")
     rows = compare(given.binaries, given.directory, Size(services, endpoints), turns, changes, say)
     click.echo(markdown(SCALE_HEADER, told(rows)))
-
-
-@main.command()
-@click.option("--services", default=5_000, show_default=True, help="How many Services.")
-@click.option("--endpoints", default=3, show_default=True, help="Endpoints of each Service.")
-@click.option("--count", "counts", multiple=True, type=int, default=[50, 200], show_default=True, help="Repeatable.")
-@click.option(
-    "--style", "names", multiple=True, type=click.Choice(list(STYLES)), default=list(STYLES), help="Repeatable."
-)
-@click.pass_obj
-def agents(given: ClusterRun, services: int, endpoints: int, counts: tuple[int, ...], names: tuple[str, ...]) -> None:
-    """Measure a real API server under many simulated agents, which ask for objects in several ways."""
-    given.need(*CONTROL_PLANE)
-    rows = compare_agents(given.binaries, given.directory, Size(services, endpoints), counts, names)
-    click.echo(markdown(AGENTS_HEADER, told(rows)))
 
 
 @main.command()
