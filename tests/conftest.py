@@ -26,7 +26,14 @@ NOBODY = 65534
 Run = Callable[[str], str]
 
 # In CI too, and while code is damaged on purpose, no example is too slow on a busy machine.
-settings.register_profile("patient", settings(), deadline=None, suppress_health_check=[HealthCheck.too_slow])
+IS_LONG = os.environ.get("NFTPROXY_TESTS") == "long"
+settings.register_profile(
+    "patient",
+    settings(),
+    max_examples=400 if IS_LONG else 40,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
+)
 settings.load_profile("patient")
 
 

@@ -38,11 +38,14 @@ from nftproxy_conformance.strategies.probes import MORE_IPS, NODE_ADDRESSES
 from nftproxy import Cluster
 from nftproxy import load as load_manifests
 from nftproxy.kernel.capabilities import probe
-from nftproxy.kernel.ruleset_check import check_ruleset
+from nftproxy.kernel.libnftables import Kernel
+from nftproxy.kernel.ruleset_check import CheckResult
+from nftproxy.kernel.ruleset_check import load as load_rules
 from nftproxy.model.addresses import host_port, port_text
 from nftproxy.model.events import HostAddresses, Put
 from nftproxy.model.objects import Node, Service
 from nftproxy.model.settings import Capabilities
+from nftproxy.rules.transaction import Transaction
 from nftproxy.sources.config_documents import load_config
 from nftproxy.sources.files import load
 from tests.support.command import nftproxy
@@ -188,20 +191,28 @@ def skip_unless_possible(affinity: str) -> None:
         pytest.skip("this libnftables can't have maps that remember IPv6 clients")
 
 
+def loaded_twice(text: str) -> CheckResult:
+    """The result of `check` for these rules, in the test's own namespace, which has no other rules."""
+    Kernel().apply(Transaction("flush ruleset\n"))
+    return load_rules(loadable(text))
+
+
+@pytest.mark.usefixtures("namespace")
 @each_expected
 def test_a_kernel_takes_the_rules_of_an_example(example: str, affinity: str) -> None:
     """The expected rules load into an empty namespace, and then once more."""
     skip_unless_possible(affinity)
-    result = check_ruleset(loadable(expected(example, affinity)))
+    result = loaded_twice(expected(example, affinity))
     assert result.ok, result
 
 
+@pytest.mark.usefixtures("namespace")
 @each_example
 def test_a_kernel_takes_the_skeleton_and_what_an_example_adds(example: str) -> None:
     """Loading `expected.nft` after `skeleton.nft` makes the sets, maps, chains and elements of the rendering."""
     added = EXAMPLES_DIRECTORY / example / "expected.nft"
     texts = SKELETON.read_text() + added.read_text(), expected(example)
-    in_two, at_once = (check_ruleset(loadable(text)) for text in texts)
+    in_two, at_once = map(loaded_twice, texts)
     assert in_two.ok, in_two
     counted = ("sets", "maps", "chains", "elements")
     assert [getattr(in_two, each) for each in counted] == [getattr(at_once, each) for each in counted]

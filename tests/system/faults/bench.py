@@ -218,10 +218,12 @@ class Bench(AgentProcess):
         revision = self.server.revision
         if self._wanted[0] != revision:
             pipeline = Pipeline(NODE_NAME, self._settings, self._renderer)
+            listed = []
             for resource in RESOURCES:
                 parsed = [parse_object(each, "", [], kind=resource.kind) for each in self._objects(resource.kind.name)]
                 values = tuple(value for value in parsed if value is not None and not isinstance(value, Ignored))
-                pipeline.ingest([Listed(resource.model, values)])
+                listed.append(Listed(resource.model, values))
+            pipeline.ingest(listed)
             self._wanted = (
                 revision,
                 {family: _less_entries(generation.elements()) for family, generation in pipeline.generations.items()},
