@@ -16,11 +16,11 @@ from itertools import product
 
 import msgspec
 
-from nftproxy.extensions.counts.counted_fronts import SCREENED, UnservedReason
 from nftproxy.model.addresses import Address, Family, family_of, of_family
 from nftproxy.model.annotations import GuardedFronts, Rate
 from nftproxy.model.objects import Service
 from nftproxy.model.settings import Config
+from nftproxy.model.unserved_reasons import SCREENED, UnservedReason
 from nftproxy.policy.claims import NODE
 from nftproxy.policy.extension import AddToPort, CompiledPort, CompiledService, Restriction
 from nftproxy.policy.facts import Addition, Front, Part

@@ -22,22 +22,6 @@ CONNECTIONS = "connections"
 """The name of the count of served connections.  The other counts have the names of reasons (`UnservedReason`)."""
 
 
-class UnservedReason(Enum):
-    """Why no endpoint got a packet.  The value is in the name of the set that counts it."""
-
-    NO_ENDPOINT = "no-endpoint"
-    NONE_LOCAL = "none-local"
-    NOT_ADMITTED = "not-admitted"
-    RACE = "race"
-    DENIED = "denied"
-    OVER_RATE = "over-rate"
-    OVER_CONNECTIONS = "over-connections"
-
-
-SCREENED = frozenset({UnservedReason.DENIED, UnservedReason.OVER_RATE, UnservedReason.OVER_CONNECTIONS})
-"""The reasons that annotations give (screening.py): always counted for a Service with such an annotation."""
-
-
 class FrontKind(Enum):
     """The kind of address by which a Service port is reached.  The value is its label in metrics."""
 

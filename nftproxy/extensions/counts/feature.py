@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import msgspec
 
-from nftproxy.extensions.counts.counted_fronts import CONNECTIONS, SCREENED, UnservedReason
+from nftproxy.extensions.counts.counted_fronts import CONNECTIONS
 from nftproxy.model.addresses import Family
 from nftproxy.model.objects import TrafficPolicy
 from nftproxy.model.settings import Config
+from nftproxy.model.unserved_reasons import SCREENED, UnservedReason
 from nftproxy.policy.extension import AddToPort, CompiledPort, CompiledService, Extension, Settings
 from nftproxy.policy.facts import Addition, Endings, Front, Part
 from nftproxy.policy.state import ClusterState

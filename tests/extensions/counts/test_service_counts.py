@@ -17,11 +17,12 @@ from nftproxy.extensions.counts.agent.count_reader import (
     claim_of,
 )
 from nftproxy.extensions.counts.agent.service_counts import CountTotals, ServiceCounts
-from nftproxy.extensions.counts.counted_fronts import CountedFronts, UnservedReason
+from nftproxy.extensions.counts.counted_fronts import CountedFronts
 from nftproxy.model.addresses import Address, Family, Protocol
 from nftproxy.model.errors import Unavailable
 from nftproxy.model.events import Put, Removed
 from nftproxy.model.objects import Service
+from nftproxy.model.unserved_reasons import UnservedReason
 from nftproxy.pipeline import Pipeline
 from nftproxy.policy.claims import NODE, Claim
 from tests.support.factories import IPV4, IPV6, key, pipeline, service

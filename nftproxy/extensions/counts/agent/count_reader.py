@@ -21,11 +21,12 @@ import time
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from nftproxy.extensions.counts.counted_fronts import CONNECTIONS, SCREENED, UnservedReason
+from nftproxy.extensions.counts.counted_fronts import CONNECTIONS
 from nftproxy.kernel.nfnetlink.nft_queries import exchange
 from nftproxy.kernel.nfnetlink.sockets import BUFFER_SIZE, answers, open_socket
 from nftproxy.model.addresses import TABLE, Address, Family
 from nftproxy.model.errors import Unavailable
+from nftproxy.model.unserved_reasons import SCREENED, UnservedReason
 from nftproxy.netlink import nf_tables as nft
 from nftproxy.netlink.codec import ACKNOWLEDGE, DUMP, attribute_pattern, named, nest_pattern
 from nftproxy.netlink.netfilter import ADDRESS_SIZE, FAMILY_NUMBER, PROTOCOLS

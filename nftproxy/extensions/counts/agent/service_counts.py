@@ -25,11 +25,12 @@ from typing import NamedTuple, TypeVar
 import msgspec
 
 from nftproxy.extensions.counts.agent.count_reader import CountedSet, CountReader, FamilyCounts, claim_of
-from nftproxy.extensions.counts.counted_fronts import CountedFronts, ServiceFront, UnservedReason
+from nftproxy.extensions.counts.counted_fronts import CountedFronts, ServiceFront
 from nftproxy.logs import warn
 from nftproxy.model.addresses import Family
 from nftproxy.model.codes import Code
 from nftproxy.model.errors import Unavailable
+from nftproxy.model.unserved_reasons import UnservedReason
 from nftproxy.policy.claims import Claim
 
 Item = TypeVar("Item")

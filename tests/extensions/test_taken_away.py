@@ -1,0 +1,187 @@
+"""Without an extension the rest of the proxy is the same: its folder, its templates and its place in the list are all.
+
+Each extension is taken away in a copy of the tree.  A wire (`WIRES` of tests/test_imports.py) or an import from another
+extension keeps an extension from being taken away.  Its tests are skipped, and name the modules that keep it.
+
+NFTPROXY_TESTS=long takes away each extension by itself, too, and runs mypy.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from tests.support.examples import CHECKOUT, EXAMPLES, NODE, example_pipeline
+from tests.support.factories import IPV4, IPV6
+from tests.support.goldens import expected
+
+EXTENSIONS = sorted(path.name for path in (CHECKOUT / "nftproxy" / "extensions").iterdir() if path.is_dir())
+INSTALLED = Path("nftproxy") / "installed.py"
+IS_LONG = os.environ.get("NFTPROXY_TESTS") == "long"
+ALL = "all that can go"
+
+RENDER_ALL = """
+import contextlib, io, json, sys
+from nftproxy.commands.cli import main
+texts = {}
+for example in sys.argv[1:]:
+    with contextlib.redirect_stdout(io.StringIO()) as out:
+        options = ["--node", "NODE", "--config", f"examples/{example}/config.yaml", "--ipv6-affinity", "hash"]
+        sys.argv = ["nftproxy", "render", f"examples/{example}/manifests", *options]
+        with contextlib.suppress(SystemExit):
+            main()
+    texts[example] = out.getvalue()
+print(json.dumps(texts))
+""".replace("NODE", NODE)
+
+
+class Import(NamedTuple):
+    """A module of ours that imports another, both with dots."""
+
+    module: str
+    name: str
+
+
+@functools.cache
+def imports() -> tuple[Import, ...]:
+    """The imports among the modules of the package, at whatever place in the code."""
+    paths = {path: _dotted(path) for path in sorted((CHECKOUT / "nftproxy").rglob("*.py"))}
+    modules = set(paths.values())
+    found = []
+    for path, own in paths.items():
+        for node in ast.walk(ast.parse(path.read_text())):
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            if isinstance(node, ast.ImportFrom):
+                names = [str(node.module), *(f"{node.module}.{alias.name}" for alias in node.names)]
+            found += [Import(own, name) for name in names if name in modules]
+    return tuple(found)
+
+
+def _dotted(path: Path) -> str:
+    return ".".join(path.relative_to(CHECKOUT).with_suffix("").parts).removesuffix(".__init__")
+
+
+def is_of(module: str, extension: str) -> bool:
+    """Whether a module is in the folder of an extension."""
+    return f"{module}.".startswith(f"nftproxy.extensions.{extension}.")
+
+
+def keepers(extension: str) -> list[str]:
+    """The modules outside of an extension that import it.  The list of extensions is no such module."""
+    found = {each.module for each in imports() if is_of(each.name, extension) and not is_of(each.module, extension)}
+    return sorted(found - {"nftproxy.installed"})
+
+
+def keepers_of_rules(extension: str) -> list[str]:
+    """Those of the keepers that `render` imports."""
+    near: dict[str, set[str]] = {}
+    for each in imports():
+        if not (each.module == "nftproxy.installed" and is_of(each.name, extension)):
+            near.setdefault(each.module, set()).add(each.name)
+    seen, waiting = {"nftproxy.commands.cli"}, ["nftproxy.commands.cli", "nftproxy.commands.render"]
+    while waiting:
+        further = near.get(waiting.pop(), set()) - seen
+        seen |= further
+        waiting += further
+    return [module for module in keepers(extension) if module in seen]
+
+
+def is_used(example: str, extension: str) -> bool:
+    """Whether the configuration or a Service of an example asks for an extension."""
+    made = example_pipeline(example)
+    state, settings = made.state, made.settings
+    return any(
+        each.whole_table(settings.config) is not None
+        or any(each.table(state, settings, family) is not None for family in (IPV4, IPV6))
+        or any(each in settings.extensions_of(service) for service in state.services.values())
+        for each in settings.extensions
+        if each.name == extension
+    )
+
+
+@pytest.fixture(scope="module")
+def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of the package with its templates."""
+    copy = tmp_path_factory.mktemp("tree")
+    for name in ("nftproxy", "templates"):
+        shutil.copytree(CHECKOUT / name, copy / name, ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("pyproject.toml", "examples"):
+        (copy / name).symlink_to(CHECKOUT / name)
+    return copy
+
+
+@contextmanager
+def without(tree: Path, extensions: list[str]) -> Iterator[None]:
+    """Take extensions away for a while: their folders, their templates, and their lines in the list."""
+    text = (tree / INSTALLED).read_text()
+    parents = [tree / "nftproxy" / "extensions", tree / "templates" / "extensions"]
+    moved = {path / each: tree / f"gone-{path.parent.name}-{each}" for each in extensions for path in parents}
+    moved = {path: away for path, away in moved.items() if path.exists()}
+    (tree / INSTALLED).write_text(_less(text, extensions))
+    for path, away in moved.items():
+        path.rename(away)
+    try:
+        yield
+    finally:
+        for path, away in moved.items():
+            away.rename(path)
+        (tree / INSTALLED).write_text(text)
+
+
+def _less(text: str, extensions: list[str]) -> str:
+    """The list of extensions without some of them."""
+    for extension in extensions:
+        for line in re.findall(rf"^from nftproxy\.extensions\.{extension}\..*\n", text, re.MULTILINE):
+            text = text.replace(line, "")
+            name = line.split()[-1]
+            text = re.sub(rf"(?<=[(, ]){name}(, |,?(?=\)))", "", text)
+    return text
+
+
+def chosen(given: str, kept: Callable[[str], list[str]]) -> list[str]:
+    """The extensions to take away.  Skips the test if modules keep the only one of them."""
+    if given == ALL:
+        return [each for each in EXTENSIONS if not kept(each)]
+    if names := kept(given):
+        pytest.skip(f"kept by {', '.join(names)}")
+    return [given]
+
+
+@pytest.mark.parametrize("given", [*EXTENSIONS, ALL] if IS_LONG else [ALL])
+def test_other_examples_render_to_the_same_bytes(given: str, tree: Path) -> None:
+    """Without an extension `render` writes the same bytes for each example that doesn't use it."""
+    gone = chosen(given, keepers_of_rules)
+    examples = [name for name in EXAMPLES if not any(is_used(name, each) for each in gone)]
+    assert examples
+    with without(tree, gone):
+        command = [sys.executable, "-c", RENDER_ALL, *examples]
+        environment = os.environ | {"PYTHONPATH": str(tree)}
+        done = subprocess.run(command, cwd=tree, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    texts = json.loads(done.stdout)
+    assert [name for name in examples if texts[name] != expected(name)] == []
+
+
+@pytest.mark.skipif(not IS_LONG, reason="NFTPROXY_TESTS=long")
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("given", [*EXTENSIONS, ALL])
+def test_types_are_right_without_it(given: str, tree: Path) -> None:
+    """Without an extension mypy finds no error in the package."""
+    pytest.importorskip("mypy")
+    gone = chosen(given, keepers)
+    with without(tree, gone):
+        command = [sys.executable, "-m", "mypy", "nftproxy"]
+        done = subprocess.run(command, cwd=tree, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout
