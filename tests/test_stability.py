@@ -20,10 +20,12 @@ from nftproxy.agent.reporting.metrics import COUNTERS, GAUGES, HISTOGRAMS
 from nftproxy.agent.socket.answers import ClientRow, ConflictRow, EndpointRow, QuarantinedRow, ServiceRow
 from nftproxy.api.decode import Shape
 from nftproxy.commands import cli
+from nftproxy.commands.output import TIMES
 from nftproxy.commands.status import StatusReport
 from nftproxy.config.shapes import Nftproxy
 from nftproxy.explanation.answer import Explanation
 from nftproxy.extensions.counts.agent import service_counts
+from nftproxy.fleet.cluster_status import ClusterStatus
 from nftproxy.model.annotations import NONE, OF_SERVICES, OF_SLICES, Word
 from nftproxy.model.codes import Code
 from tests.conftest import CHECKOUT
@@ -36,10 +38,12 @@ NEXT = "next"
 JSON = {
     "explain": Explanation,
     "status": StatusReport,
+    "status --all-nodes": ClusterStatus,
     "list services": ServiceRow,
     "list endpoints": EndpointRow,
     "list conflicts": ConflictRow,
     "list quarantined": QuarantinedRow,
+    "list silent": EndpointRow,
     "list affinity": ClientRow,
 }
 """The type of the answer, or of each item, by the words of the command."""
@@ -86,7 +90,9 @@ def fields(type_: ms.Type, path: str) -> Iterator[str]:
     match type_:
         case ms.StructType(fields=inner):
             for each in inner:
-                yield from fields(each.type, f"{path}.{each.encode_name}")
+                lines = fields(each.type, f"{path}.{each.encode_name}")
+                is_time = each.encode_name in TIMES
+                yield from (re.sub(" (float|int)$", " time", line) if is_time else line for line in lines)
         case ms.VarTupleType(item_type=item) | ms.ListType(item_type=item):
             yield from fields(item, f"{path}[]")
         case ms.UnionType(types=types):

@@ -7,7 +7,9 @@ names the file, object and field at fault.
 
 from __future__ import annotations
 
+import difflib
 import importlib
+import os
 import sys
 from typing import NoReturn
 
@@ -37,7 +39,7 @@ def main() -> NoReturn:
 
 BROUGHT = {"conformance": "pip install ./conformance"}
 """Commands that another package brings, by an entry point of the group `nftproxy.commands`, and how to install it."""
-COMMANDS = "check cleanup diff doctor explain list manifests render run status top".split()
+COMMANDS = "check cleanup completion diff doctor explain list manifests render run status top".split()
 """The commands: `NAME_command` in the module `NAME`."""
 
 
@@ -49,7 +51,19 @@ class Commands(click.Group):
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002  # click's signature
         """Return the names of all commands."""
-        return sorted([*COMMANDS, *BROUGHT])
+        return sorted([*COMMANDS, *BROUGHT, "version"])
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Return the command of the first argument.  An unknown name's error has the nearest names."""
+        try:
+            return super().resolve_command(ctx, args)
+        except click.UsageError as error:
+            near = difflib.get_close_matches(args[0], self.list_commands(ctx), n=2)
+            if not near or "Did you mean" in error.message:
+                raise
+            raise click.UsageError(f"{error.message}  Did you mean {' or '.join(near)}?", ctx) from error
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Return the command of this name."""
@@ -102,5 +116,14 @@ def _print_version(ctx: click.Context, _option: click.Parameter, is_asked: bool)
     callback=_print_version,
     help="Print the version with its commit, and end.",
 )
-def _commands() -> None:
+@click.pass_context
+def _commands(ctx: click.Context) -> None:
     """A Kubernetes service proxy for Linux nodes.  It turns Services and EndpointSlices into nftables rules."""
+    if os.environ.get("NO_COLOR"):  # no-color.org
+        ctx.color = False
+
+
+@_commands.command("version")
+def version_command() -> None:
+    """Print the version and its commit."""
+    click.echo(f"nftproxy, version {this_build().text}")

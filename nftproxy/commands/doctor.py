@@ -23,7 +23,7 @@ from nftproxy.agent.socket.answers import AgentState, NodeInputs
 from nftproxy.api.access_reviews import PERMISSIONS, TAINT_PERMISSIONS, Permission
 from nftproxy.commands.agent_client import LIVE, AgentClient, ElsewhereAgent, NoAnswer, NoAnswerInTime
 from nftproxy.commands.articles import articles
-from nftproxy.commands.output import json_text
+from nftproxy.commands.output import STRUCTURED, structured
 from nftproxy.config.parse_config import EMPTY_CONFIG, parse_config
 from nftproxy.doctor.diagnosis import as_text, as_values, diagnose
 from nftproxy.doctor.kube_proxy_readers import flags_of, of_configz, read_configuration, read_configz, read_metrics
@@ -93,7 +93,7 @@ SYSCTLS = (
 @click.option(
     "--kube-proxy-metrics", default=METRICS, show_default=True, help="The URL of kube-proxy's metrics.", metavar="URL"
 )
-@click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
+@click.option("-o", "--output", type=click.Choice(["text", *STRUCTURED]), default="text", show_default=True)
 @LIVE
 def doctor_command(
     config_file: Path | None,
@@ -115,8 +115,8 @@ def doctor_command(
     path = asked.agent_socket if agent_socket == AGENT_SOCKET else agent_socket
     inspection = NodeInspection(name, kube_proxy_metrics.rstrip("/"), AgentClient(path, timeout, only_here=True))
     diagnosis = diagnose(inspection.observations(given, kubeconfig))
-    if output == "json":
-        click.echo(json_text(as_values(diagnosis, _advice)))
+    if output in STRUCTURED:
+        click.echo(structured(as_values(diagnosis, _advice), output))
     else:
         click.echo("\n".join(as_text(diagnosis, _advice)))
     sys.exit(1 if diagnosis.needs_attention else 0)

@@ -20,12 +20,12 @@ from nftproxy.commands.other_nodes import (
     nodes_asked,
     report_failures,
 )
-from nftproxy.commands.output import json_text
+from nftproxy.commands.output import STRUCTURED, structured
 from nftproxy.explanation.answer import Explanation
 from nftproxy.explanation.expected import missing_chains, with_kernel
 from nftproxy.explanation.packets import Plan, plan
 from nftproxy.explanation.picture import svg
-from nftproxy.explanation.question import Question, parse_source, parse_to
+from nftproxy.explanation.question import Question, in_namespace, parse_source, parse_to
 from nftproxy.kernel.nfnetlink.elements import ElementLookup
 from nftproxy.kernel.nfnetlink.nft_queries import hooked_chains, tables
 from nftproxy.kernel.nfnetlink.table_copy import read_other_tables, read_table
@@ -33,6 +33,7 @@ from nftproxy.kernel.others.xtables import legacy_tables
 from nftproxy.library import Cluster
 from nftproxy.model.addresses import Family
 from nftproxy.model.texts import printable
+from nftproxy.sources.context_namespace import context_namespace
 from nftproxy.trace.text import text as trace_text
 from nftproxy.trace.tracing import OTHERS, ROUTES, Trace, trace_beside, trace_plan
 
@@ -64,6 +65,7 @@ class Traced(msgspec.Struct, frozen=True):
 @OFFLINE_IF_ANY
 @NODES_WITHOUT_NAMES
 @LIVE
+@click.option("-n", "--namespace", default="", help="The namespace of svc/NAME.  The default is the kubeconfig's.")
 @click.option("--from", "source", metavar="SOURCE", help="An address, pod/NAMESPACE/NAME, node or outside.")
 @click.option(
     "--kernel", is_flag=True, help="Ask this machine's kernel for these elements, and for remembered clients."
@@ -72,10 +74,11 @@ class Traced(msgspec.Struct, frozen=True):
     "--trace", "wants_trace", is_flag=True, help="Send such packets through a copy of the rules.  Needs root."
 )
 @click.option("--svg", "wants_picture", is_flag=True, help="Draw the path of such connections, as SVG.")
-@click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
+@click.option("-o", "--output", type=click.Choice(["text", *STRUCTURED]), default="text", show_default=True)
 def explain_command(
     to: str,
     paths: tuple[Path, ...],
+    namespace: str,
     source: str | None,
     kernel: bool,
     wants_trace: bool,
@@ -87,11 +90,12 @@ def explain_command(
 ) -> None:
     """Explain the outcome of a connection to TO.
 
-    TO is ADDRESS:PORT (an IPv6 address in brackets), svc/NAMESPACE/NAME, svc/NAMESPACE/NAME:PORT with a port's name or
-    number, or node:PORT.  A port may be followed by /UDP or /SCTP.  PATHS are manifests, as for render, seen from the
-    node that --node names.  Without PATHS the agent of this node answers, and compares the answer with its kernel.
-    With --all-nodes, --node or -l, and without PATHS, the agents of these nodes answer.  Nodes that agree are a single
-    answer.
+    TO is ADDRESS:PORT (an IPv6 address in brackets), svc/NAME, svc/NAMESPACE/NAME, svc/NAMESPACE/NAME:PORT with a
+    port's name or number, or node:PORT.  A port may be followed by /UDP or /SCTP.
+
+    PATHS are manifests, as for render, seen from the node that --node names.  Without PATHS the agent of this node
+    answers, and compares the answer with its kernel.  With --all-nodes, --node or -l, and without PATHS, the agents of
+    these nodes answer, and nodes that agree are a single answer.
 
     With --trace packets go through a throw-away copy of the rules.  The exit status is 1 if the outcome differs from
     the explanation.  With --kernel, and without PATHS, it is a copy of this kernel's rules, otherwise of the rules of
@@ -102,6 +106,7 @@ def explain_command(
     """
     if wants_picture and (wants_trace or output != "text"):
         raise click.UsageError("--svg is an output of its own, without --trace and --output")
+    to = in_namespace(to, namespace or context_namespace(options["kubeconfig"], options["context"]))
     question = Question(parse_to(to), parse_source(source) if source else None)
     fleet = {name: options.pop(name) for name in FLEET_PARAMETERS}
     names = (options["node"],) if options["node"] and not paths else ()
@@ -135,8 +140,8 @@ def _of_nodes(asked: NodesAsked, to: str, source: str | None, output: str) -> in
     outcomes = asked.answers(("nftproxy", "explain", to, "-o", "json", *client), merged.take)
     title = f"{to}{f' from {source}' if source else ''}"
     groups = merged.groups()
-    if output == "json":
-        click.echo(json_text({"to": to, "from": source or "", "groups": groups}))
+    if output in STRUCTURED:
+        click.echo(structured({"to": to, "from": source or "", "groups": groups}, output))
     elif groups:
         click.echo("\n".join(map(printable, merged.text(title))))
     is_complete = report_failures(outcomes)
@@ -170,9 +175,9 @@ def _show(explanation: Explanation, traced: _Traces | None, kernel: bool, output
     traces, untried = traced or ((), ())
     if wants_picture:
         click.echo(svg(explanation, PICTURE.read_text()), nl=False)
-    elif output == "json":
+    elif output in STRUCTURED:
         answer = explanation if traced is None else Traced(explanation, traces, untried)
-        click.echo(json_text(answer))
+        click.echo(structured(answer, output))
     else:
         click.echo(explanation)
         if traced is not None:

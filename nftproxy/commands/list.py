@@ -15,12 +15,10 @@ from nftproxy.agent.socket.answers import End, EndpointRow, ListingRow
 from nftproxy.api.selectors import parse_selector
 from nftproxy.commands.agent_client import LIVE, AgentClient
 from nftproxy.commands.other_nodes import NODES_BESIDE_SELECTOR, NodesAsked, nodes_asked, report_failures
-from nftproxy.commands.output import MOST_ITEMS, age, items, json_text, table
+from nftproxy.commands.output import MOST_ITEMS, STRUCTURED, age, items, structured, table, with_times
 from nftproxy.model.addresses import host_port, port_text
 from nftproxy.model.texts import printable
-
-DEFAULT_NAMESPACE = "default"
-"""The namespace without -n and -A, as in kubectl without a context."""
+from nftproxy.sources.context_namespace import context_namespace
 
 Cells = Mapping[str, Callable[[Any], str]]
 """The cell of a row in each column, by the column's header."""
@@ -129,11 +127,11 @@ ALIASES: Mapping[str, str] = {
 @click.command("list")
 @click.argument("what", type=click.Choice([*LISTINGS, *ALIASES]), metavar="WHAT")
 @click.argument("names", nargs=-1, metavar="[NAME]...")
-@click.option("-n", "--namespace", default=DEFAULT_NAMESPACE, show_default=True, help="The namespace to list.")
+@click.option("-n", "--namespace", default="", help="The namespace to list.  The default is the kubeconfig's.")
 @click.option("-A", "--all-namespaces", is_flag=True, help="List all namespaces.")
 @click.option("-l", "--selector", default="", help="Only Services with these labels: app=web,!canary.")
 @click.option(
-    "-o", "--output", type=click.Choice(["wide", "json", "name"]), help="Print more columns, JSON, or names only."
+    "-o", "--output", type=click.Choice(["wide", *STRUCTURED, "name"]), help="Print more columns, JSON, YAML, or names."
 )
 @click.option(
     "--limit", type=click.IntRange(1, 10_000), default=500, show_default=True, help="The most clients to list."
@@ -164,6 +162,8 @@ def list_command(
     if names and all_namespaces:
         raise click.UsageError("a name needs a namespace: replace -A with --namespace")
     parse_selector(selector)  # raises if it is bad, agent or no agent
+    if not (namespace or all_namespaces):
+        namespace = context_namespace(fleet["kubeconfig"], fleet["context"])
     scope = "" if all_namespaces else namespace
     query = {"namespace": scope, "selector": selector} | ({"limit": str(limit)} if what == "affinity" else {})
     if asked := nodes_asked(agent_socket=agent_socket, timeout=timeout, **fleet):
@@ -192,8 +192,8 @@ def _of_nodes(asked: NodesAsked, what: str, names: Sequence[str], query: Mapping
     everywhere = [] if query["namespace"] else ["-A"]
     outcomes = asked.answers(("nftproxy", "list", what, "-o", "json", *everywhere, *scope), merged.take)
     rows = merged.rows()
-    if output == "json":
-        click.echo(json_text({"kind": "List", "items": rows}))
+    if output in STRUCTURED:
+        click.echo(structured(with_times({"kind": "List", "items": rows}), output))
     elif output == "name":
         click.echo("".join(f"{name}\n" for name in dict.fromkeys(listing.name(each.row) for each in rows)), nl=False)
     elif rows:
@@ -244,8 +244,9 @@ def _remarks(count: int, end: End) -> Iterator[str]:
 def _printed(
     rows: Sequence[ListingRow], listing: Listing, output: str | None, caveat: str, *, with_namespace: bool
 ) -> Iterator[str]:
-    if output == "json":
-        yield json_text({"kind": "List", **({"caveat": caveat} if caveat else {}), "items": rows})
+    if output in STRUCTURED:
+        found = {"kind": "List", **({"caveat": caveat} if caveat else {}), "items": rows}
+        yield structured(with_times(found), output)
     elif output == "name":
         yield from dict.fromkeys(map(listing.name, rows))
     elif rows:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-START = 5.0
+START = 4.0
 """Seconds that a node gets beside the agent's --timeout, for the connection and for starting the command in the pod."""
 
 _KUBECONFIG = click.option(

@@ -17,7 +17,7 @@ import msgspec
 from nftproxy.agent.socket.answers import AffinityMap, AgentState, FamilyState, FastPathState, Versions, WatchState
 from nftproxy.commands.agent_client import LIVE, AgentClient, NoAnswer
 from nftproxy.commands.other_nodes import NODES, NodesAsked, nodes_asked
-from nftproxy.commands.output import age, duration, json_text, table
+from nftproxy.commands.output import STRUCTURED, age, duration, painted, structured, table, with_times
 from nftproxy.kernel.libnftables import Kernel
 from nftproxy.kernel.nfnetlink import nft_queries
 from nftproxy.kernel.others.other_proxies import other_proxies
@@ -29,6 +29,10 @@ from nftproxy.version import __version__
 
 OUT_OF_TOUCH = 3
 """The exit status for a healthy agent that changes of the cluster don't reach, or whose node is being removed."""
+
+
+COLOURS = {0: "green", OUT_OF_TOUCH: "yellow", 1: "red"}
+"""The colour of the first lines, by the exit status."""
 
 
 class TableState(msgspec.Struct, frozen=True, rename="camel"):
@@ -68,7 +72,7 @@ class StatusReport(msgspec.Struct, frozen=True, rename="camel"):
 
 
 @click.command("status")
-@click.option("-o", "--output", type=click.Choice(["text", "wide", "json"]), default="text", show_default=True)
+@click.option("-o", "--output", type=click.Choice(["text", "wide", *STRUCTURED]), default="text", show_default=True)
 @NODES
 @LIVE
 def status_command(output: str, agent_socket: str, timeout: float, **fleet: Any) -> None:
@@ -86,13 +90,15 @@ def status_command(output: str, agent_socket: str, timeout: float, **fleet: Any)
     if asked:
         sys.exit(_of_nodes(asked, output))
     report = _report(AgentClient(agent_socket, timeout))
-    if output == "json":
-        click.echo(json_text(report))
-    else:
-        for topic, lines in _topics(report):
-            for number, line in enumerate(lines or ["none"]):
-                click.echo(f"{'' if number else topic + ':':18}{printable(line)}")
-    sys.exit(_exit_status(report))
+    status = _exit_status(report)
+    if output in STRUCTURED:
+        click.echo(structured(with_times(report), output))
+        sys.exit(status)
+    for topic, lines in _topics(report):
+        for number, line in enumerate(lines or ["none"]):
+            text = f"{'' if number else topic + ':':18}{printable(line)}"
+            click.echo(painted(text, COLOURS[status] if topic == "Agent" else ""))
+    sys.exit(status)
 
 
 def _of_nodes(asked: NodesAsked, output: str) -> int:
@@ -100,14 +106,17 @@ def _of_nodes(asked: NodesAsked, output: str) -> int:
     from nftproxy.fleet import cluster_status as fleet
 
     found = fleet.cluster_status(asked.answers(("nftproxy", "status", "-o", "json"), fleet.node_status))
-    if output == "json":
-        click.echo(json_text(found))
-        return fleet.exit_status(found)
-    click.echo("\n".join(map(printable, (found.summary, *fleet.remarks(found)))))
+    status = fleet.exit_status(found)
+    if output in STRUCTURED:
+        click.echo(structured(found, output))
+        return status
+    click.echo(painted(found.summary, COLOURS[status]))
+    for remark in fleet.remarks(found):
+        click.echo(painted(printable(remark), "yellow"))
     header, rows = (fleet.WIDE, fleet.wide(found)) if output == "wide" else (fleet.HEADER, fleet.attention(found))
     if shown := list(rows):
         click.echo("\n".join(["", *table(header, shown)]))
-    return fleet.exit_status(found)
+    return status
 
 
 def _exit_status(report: StatusReport) -> int:

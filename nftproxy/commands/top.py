@@ -19,7 +19,7 @@ from nftproxy.agent.socket.answers import ConnectionRow, Connections
 from nftproxy.agent.socket.connection_rows import largest, unnamed
 from nftproxy.commands.agent_client import LIVE, AgentClient, NoAnswer, NotReady
 from nftproxy.commands.other_nodes import NODES, NodesAsked, nodes_asked, report_failures
-from nftproxy.commands.output import json_text, table
+from nftproxy.commands.output import STRUCTURED, structured, table
 from nftproxy.extensions.least_connections.agent.connection_counts import active_connections
 from nftproxy.model.addresses import port_text
 
@@ -45,7 +45,7 @@ def _cells(row: ConnectionRow) -> Sequence[str]:
 
 @click.command("top")
 @click.option("-n", "--namespace", default="", help="Show only Services of this namespace.")
-@click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
+@click.option("-o", "--output", type=click.Choice(["text", *STRUCTURED]), default="text", show_default=True)
 @click.option("--once", is_flag=True, help="Print the table once, as in a pipe.")
 @click.option(
     "--interval", type=click.FloatRange(0.1), default=2.0, show_default=True, help="Seconds between two tables."
@@ -67,8 +67,8 @@ def top_command(
     if asked := nodes_asked(agent_socket=agent_socket, timeout=timeout, **fleet):
         sys.exit(_of_nodes(asked, namespace, output))
     tops = _tops(AgentClient(agent_socket, timeout), namespace)
-    if output == "json":
-        click.echo(json_text(next(tops)))
+    if output in STRUCTURED:
+        click.echo(structured(next(tops), output))
     elif once or not sys.stdout.isatty():
         click.echo("\n".join(lines_of(next(tops))))
     else:
@@ -86,7 +86,7 @@ def _of_nodes(asked: NodesAsked, namespace: str, output: str) -> int:
     scope = [f"--namespace={namespace}"] if namespace else []
     outcomes = asked.answers(("nftproxy", "top", "-o", "json", *scope), merged.take)
     sums = merged.sums()
-    click.echo(json_text(sums) if output == "json" else "\n".join(lines_of(sums)))
+    click.echo(structured(sums, output) if output in STRUCTURED else "\n".join(lines_of(sums)))
     return 0 if report_failures(outcomes) else 1
 
 

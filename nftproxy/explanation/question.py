@@ -109,6 +109,18 @@ class Question(msgspec.Struct, frozen=True):
     source: Source | None = None
 
 
+SERVICE_WORDS = ("svc", "service", "services")
+"""kubectl's words for a Service in `svc/web`."""
+
+
+def in_namespace(text: str, namespace: str) -> str:
+    """Return a destination as it is, or with this namespace if it names a Service without one."""
+    kind, slash, rest = text.partition("/")
+    if kind not in SERVICE_WORDS or not slash:
+        return text
+    return f"svc/{rest}" if "/" in rest.partition(":")[0] else f"svc/{namespace}/{rest}"
+
+
 def parse_to(text: str) -> To:
     """Parse the destination of a connection.
 
@@ -116,8 +128,9 @@ def parse_to(text: str) -> To:
         BadInput: the text has none of the forms above.
     """
     text = text[:LONGEST]
-    if text.startswith("svc/"):
-        name, _, port = text.removeprefix("svc/").partition(":")
+    kind, _, rest = text.partition("/")
+    if kind in SERVICE_WORDS:
+        name, _, port = rest.partition(":")
         return ToService(_key("TO", text, "svc", name), *_protocol(port))
     rest, protocol = _protocol(text)
     host, separator, number = rest.rpartition(":")

@@ -192,7 +192,8 @@ async def _answer(api: ClusterApi, access: FleetAccess, node: ClusterNode, comma
     if ended.problem:
         return NodeAnswer(node, problem=ended.problem)
     if ended.status and not ended.output.strip():
-        return NodeAnswer(node, problem=ended.errors.strip() or f"exit status {ended.status}", status=ended.status)
+        reason = ended.errors.strip().partition("\n")[0].removeprefix("error:").lstrip()
+        return NodeAnswer(node, problem=reason or f"exit status {ended.status}", status=ended.status)
     return NodeAnswer(node, ended.output, status=ended.status)
 
 

@@ -6,11 +6,13 @@ Rows that differ only in facts about their own node are a single row, with the n
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from datetime import datetime
+from typing import Any
 
 import msgspec
 
 from nftproxy.agent.socket.answers import ConnectionRow, Connections, EndpointRow, Line, ListingRow
-from nftproxy.fleet.node_answers import Agreement, Agreements, NodeAnswer
+from nftproxy.fleet.node_answers import Agreement, Agreements, NodeAnswer, unreadable
 
 MOST_ROWS = 10_000
 """Rows of connections that are printed, the largest first, as of a node."""
@@ -19,8 +21,19 @@ MOST_KEYS = 200_000
 
 
 class _Listed(msgspec.Struct):
-    items: list[Line]
+    items: list[dict[str, Any]]
     caveat: str = ""
+
+    def rows(self) -> list[Line]:
+        """Return the rows, with the times of Services as numbers again.
+
+        Raises:
+            ValueError: an item is no row, as of another version (msgspec.ValidationError is one).
+        """
+        for item in self.items:
+            if isinstance(created := item.get("created"), str):
+                item["created"] = int(datetime.fromisoformat(created).timestamp())
+        return msgspec.convert(self.items, list[Line])
 
 
 class NodeOutcome(msgspec.Struct, frozen=True):
@@ -51,7 +64,11 @@ class MergedListing:
         found, problem = answer.decoded(_Listed)
         if found is None:
             return NodeOutcome(node, problem)
-        for row in found.items:
+        try:
+            rows = found.rows()
+        except ValueError as error:
+            return NodeOutcome(node, unreadable(error))
+        for row in rows:
             if isinstance(row, ListingRow) and (not self._names or row.service in self._names):
                 self._rows.add(node, common(row))
         return NodeOutcome(node, caveat=found.caveat)

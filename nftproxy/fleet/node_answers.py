@@ -34,7 +34,12 @@ class NodeAnswer(NamedTuple):
         try:
             return msgspec.json.decode(self.output, type=kind), ""
         except (msgspec.DecodeError, RecursionError) as error:
-            return None, f"its answer can't be read, as from another version of nftproxy: {error}"[:LONGEST_PROBLEM]
+            return None, unreadable(error)
+
+
+def unreadable(error: Exception) -> str:
+    """Return the problem of an answer that isn't the expected value."""
+    return f"its answer can't be read, as from another version of nftproxy: {error}"[:LONGEST_PROBLEM]
 
 
 class Agreement(NamedTuple, Generic[T]):

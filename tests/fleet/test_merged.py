@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 from nftproxy_conformance.apiserver import ApiServer
 
-from nftproxy.agent.socket.answers import ConflictRow, ConnectionRow, Connections, EndpointRow, ListingRow
+from nftproxy.agent.socket.answers import ConflictRow, ConnectionRow, Connections, EndpointRow, ListingRow, ServiceRow
+from nftproxy.commands.output import with_times
 from nftproxy.fleet import merged_rows
 from tests.support.command import nftproxy
 from tests.support.fleet import FleetOfAgents, RunCommand, answering
@@ -68,6 +69,19 @@ def test_silent_endpoints_name_the_nodes_that_get_no_answer(cluster: FleetOfAgen
     ]
 
 
+def test_services_have_their_time_of_creation(cluster: FleetOfAgents) -> None:
+    """A node prints the time as text, and the merged rows have it, too.  An item that is no row is no answer."""
+    service = ServiceRow(
+        "shop", "web", "ClusterIP", ("10.96.0.10",), (), ("80/TCP",), 60, "Served", 2, 0, 2, "Cluster", "", None, {}
+    )
+    cluster.add("node-a", answering(with_times({"kind": "List", "items": [service]})))
+    cluster.add("node-b", answering({"kind": "List", "items": [{"kind": "Service", "created": "yesterday"}]}))
+    done = cluster.nftproxy("list", "svc", "-n", "shop", "--all-nodes", "-o", "json")
+    (found,) = json.loads(done.out)["items"]
+    assert (found["nodes"], found["row"]["created"]) == (["node-a"], "1970-01-01T00:01:00Z")
+    assert done.err.startswith("no answer from node-b: its answer can't be read, as from another version of nftproxy: ")
+
+
 def test_many_nodes_are_a_number(cluster: FleetOfAgents) -> None:
     """A row of more than three nodes, but not of all, has their number.  JSON has their names."""
     for number in range(5):
@@ -82,11 +96,11 @@ def test_many_nodes_are_a_number(cluster: FleetOfAgents) -> None:
 def test_nodes_without_an_answer_are_named(cluster: FleetOfAgents) -> None:
     """The rows of the others are printed, and the exit status is 1.  An answer that may be old has a caveat."""
     cluster.add("node-a", listing(conflict("web", ""), caveat="NFT509: old"))
-    cluster.add("node-b", answering(b"", 1, "error: NFT023: no agent answers at /run/nftproxy/agent.sock"))
+    cluster.add("node-b", answering(b"", 1, "error: NFT023: no agent answers at /run/nftproxy/agent.sock\n  start it"))
     done = cluster.nftproxy("list", "conflicts", "-n", "shop", "--all-nodes")
     assert (done.status, len(done.out.splitlines())) == (1, 2)
     assert done.err.splitlines() == [
-        "no answer from node-b: error: NFT023: no agent answers at /run/nftproxy/agent.sock",
+        "no answer from node-b: NFT023: no agent answers at /run/nftproxy/agent.sock",
         "caveat: node-a: NFT509: old",
     ]
 

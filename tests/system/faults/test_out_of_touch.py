@@ -11,6 +11,7 @@ import pytest
 from nftproxy_conformance.apiserver.faults import Fault, Reset, Respond
 from nftproxy_conformance.lab import Origin, endpoint
 
+from nftproxy.commands.output import rfc3339
 from tests.system.faults.bench import Bench, pod, vip
 
 AGENT = "tests.system.faults.hasty"
@@ -77,7 +78,7 @@ def test_an_agent_without_the_api(bench: Bench, harm: Harm, reason: str) -> None
         assert "healthy, BUT OUT OF TOUCH with the cluster; node" in status.out
         agent = json.loads(bench.command("status", "-o", "json").out)["agent"]
         assert agent["isHealthy"]
-        assert all(family["asOf"] < began + 60 for family in agent["families"])
+        assert all(family["asOf"] < rfc3339(began + 60) for family in agent["families"])
         heard = {watch["resource"]: watch["lastHeard"] for watch in agent["watches"]}
         assert {family["asOf"] for family in agent["families"]} == {min(heard.values())}
 
