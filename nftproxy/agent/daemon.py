@@ -23,6 +23,7 @@ from pathlib import Path
 from nftproxy.agent.followers import Followers
 from nftproxy.agent.http.listeners import Listeners
 from nftproxy.agent.lifecycle.background import keep_running
+from nftproxy.agent.lifecycle.credentials_watch import watch_credentials
 from nftproxy.agent.lifecycle.reload import until_changed
 from nftproxy.agent.lifecycle.rivals import until_alone, watch_other_proxies
 from nftproxy.agent.lifecycle.shutdown import SIGNALS, asked_to_end, ends_in_any_case
@@ -226,6 +227,8 @@ class Daemon:
             yield partial(watch_other_proxies, self.faults.report_other_proxies)
         yield partial(keep_fast_path, self._pipeline, self._kernel, self.faults.report_fast_path)
         yield partial(watch_node, self._pipeline, self.faults, has_api=nodes is not None)
+        if nodes is not None:
+            yield partial(watch_credentials, nodes.credentials_fault, self.faults.report_credentials)
         if config.startup_taint and nodes is not None:
             yield partial(self._startup_taint.remove, nodes)
 

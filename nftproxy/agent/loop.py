@@ -339,6 +339,8 @@ class SyncLoop:
         try:
             if not known:
                 return
+            self._table_watch.read_notices()  # of commits while this process was stopped, or just before
+            self._react_to_drift()
             if self._table_watch.is_intact(await self._kernel.generation()):
                 self._reporter.checked(known)
                 if await self._loader.retry_some(MOST_RETRIED):

@@ -91,6 +91,14 @@ class Access:
         if self._plugins.has_printed(credentials.token, credentials.certificate):
             self._plugins.invalidate()
 
+    def fault(self) -> str:
+        """Return why the credentials can't be read at present, "" if they can.  The current credentials stay."""
+        try:
+            self._read()
+        except BadInput as error:
+            return str(error)
+        return ""
+
     def _current(self) -> Credentials:
         """Read the credentials from the files.  If the files can't be read, return the last credentials."""
         try:

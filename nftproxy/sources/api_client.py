@@ -116,6 +116,10 @@ class ApiClient:
         """The URL of the present server."""
         return self._access.address
 
+    def credentials_fault(self) -> str:
+        """Return why the credentials can't be read at present, "" if they can.  This blocks."""
+        return self._access.fault()
+
     @property
     def way(self) -> str:
         """The URL of the present server, and the proxy on the way."""

@@ -81,6 +81,13 @@ class FaultReporter:
         recovery = "this node can tell which sources are local again"
         self._report_ongoing(Code.LOCAL_SOURCES_UNKNOWN, {fault: fault} if fault else {}, recovery)
 
+    def report_credentials(self, fault: str) -> None:
+        """Report why the credentials for the API can't be read, "" if they can."""
+        warning = f"the credentials can't be read: the current credentials stay in use, and a restart fails: {fault}"
+        self._report_ongoing(
+            Code.CREDENTIALS_KEPT, {fault: warning} if fault else {}, "the credentials can be read again"
+        )
+
     def report_unrouted(self, unrouted: Mapping[Address, str]) -> None:
         """Report the endpoints in clusterCIDR that this node has no route to, each with the system's reason."""
         places = [f"{address} ({reason})" for address, reason in unrouted.items()]

@@ -6,7 +6,7 @@
 import functools
 
 from nftproxy.agent import daemon, node_watch
-from nftproxy.agent.lifecycle import rivals
+from nftproxy.agent.lifecycle import credentials_watch, rivals
 from nftproxy.agent.reporting import freshness
 from nftproxy.api.pauses import ReflectorTimes
 from nftproxy.commands import cli
@@ -16,7 +16,7 @@ from nftproxy.sources.api_connection import Timeouts
 BOOKMARKS = 0.3
 """Seconds between bookmarks, which keep a watch from timing out."""
 PROXIES_PERIOD = 0.3
-"""Seconds between two checks for other proxies, for routes to pods, of forwarding, and of conntrack."""
+"""Seconds between two checks for other proxies, for routes to pods, of forwarding, credentials, and of conntrack."""
 GRACE = 0.5
 """Seconds for which requests may fail before a resource counts as out of touch."""
 PATIENCE = Timeouts(connect=2.0, answer=2.0, silence=1.5)
@@ -27,4 +27,5 @@ if __name__ == "__main__":
     vars(rivals)["PERIOD"] = PROXIES_PERIOD
     vars(freshness)["GRACE"] = GRACE
     vars(node_watch)["PERIOD"] = PROXIES_PERIOD
+    vars(credentials_watch)["PERIOD"] = PROXIES_PERIOD
     cli.main()

@@ -29,7 +29,7 @@ from nftproxy.extensions.counts.agent import service_counts
 from nftproxy.model.codes import Code
 from tests.support.command import nftproxy
 from tests.support.prometheus import MONITORING, Prometheus, Rule, hastened, program, rules
-from tests.system.faults.bench import PERMISSIONS, Bench, endpoints, pod, service, vip
+from tests.system.faults.bench import PERMISSIONS, PLURALS, Bench, endpoints, pod, service, vip
 from tests.system.faults.test_health import another_owner
 from tools.monitoring.dashboard import FILE, dashboard_text
 
@@ -104,6 +104,20 @@ IMAGINED = [
         {'nftproxy_conntrack_entries{node="a"}': "75x40", 'nftproxy_conntrack_limit{node="a"}': "100x40"},
     ),
     Imagined(
+        "NftproxyUnhealthy",
+        "warning",
+        'node="a"',
+        {'nftproxy_healthy{node="a", path="healthz"}': "0x40"},
+        {'nftproxy_healthy{node="a", path="healthz"}': "1x40", 'nftproxy_healthy{node="a", path="livez"}': "0x40"},
+    ),
+    Imagined(
+        "NftproxyFault",
+        "warning",
+        'node="a", code="NFT010"',
+        {'nftproxy_faults{node="a", code="NFT010"}': "1x40"},
+        {'nftproxy_faults{node="a", code="NFT509"}': "1x40"},
+    ),
+    Imagined(
         "NftproxySilentEndpoints",
         "warning",
         'node="a", ip_family="IPv4"',
@@ -151,6 +165,47 @@ def test_alerts_by_invented_series(tmp_path: Path) -> None:
     command = [str(program("promtool")), "test", "rules", "tests.yaml"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("half_minutes", [1, 20])
+def test_the_alert_for_an_outage_fires_during_it(
+    bench: Bench, server: ApiServer, tmp_path: Path, half_minutes: int
+) -> None:
+    """On the series of a real outage the alert fires while it lasts, never after it, and not for a short outage."""
+    well = samples(bench)
+    server.stop()
+    bench.wait_until(lambda: bench.metric('nftproxy_faults{code="NFT509"}') == len(PLURALS))
+    away = samples(bench)
+    server.start()
+    bench.wait_until(lambda: bench.metric('nftproxy_faults{code="NFT509"}') == 0)
+    phases = [(well, 20), (away, half_minutes), (samples(bench), 60)]
+    names = {name for phase, _ in phases for name in phase}
+    series = [
+        {"series": name, "values": " ".join(phase.get(name, "stale") for phase, count in phases for _ in range(count))}
+        for name in sorted(names)
+    ]
+    expected = {"10m": False, "14m": half_minutes == 20, "21m": False, "25m": False, "35m": False}
+    checks = [
+        {
+            "expr": 'count(ALERTS{alertname=~"NftproxyApiErrors|NftproxyOutOfTouch", alertstate="firing"})',
+            "eval_time": moment,
+            "exp_samples": [{"value": 1}] if fires else [],
+        }
+        for moment, fires in expected.items()
+    ]
+    (tmp_path / "rules.yaml").write_text(yaml.safe_dump({"groups": yaml.safe_load(RULES)["spec"]["groups"]}))
+    test = {"interval": "30s", "input_series": series, "promql_expr_test": checks}
+    (tmp_path / "tests.yaml").write_text(yaml.safe_dump({"rule_files": ["rules.yaml"], "tests": [test]}))
+    command = [str(program("promtool")), "test", "rules", "tests.yaml"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def samples(bench: Bench) -> dict[str, str]:
+    """The agent's present samples about requests and faults, as a scrape of node a has them."""
+    wanted = ("rest_client_requests_total", "nftproxy_faults", "nftproxy_healthy", "nftproxy_last_word_age_seconds")
+    lines = (line.rpartition(" ") for line in bench.ask("/metrics", 10249).body.decode().splitlines())
+    return {f'{name[:-1]}, node="a"}}': value for name, _, value in lines if name.startswith(wanted)}
 
 
 def test_the_rules_name_what_there_is() -> None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import socket
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -14,9 +17,9 @@ from nftproxy.agent.reporting.health import DELETION_TAINT
 from tests.support import objects
 from tests.support.cluster import IP
 from tests.system.e2e.objects import slice_of
-from tests.system.faults.bench import Bench, node, vip
+from tests.system.faults.bench import SYNC_PERIOD, Bench, node, vip
 from tests.system.faults.test_life import LOADED
-from tests.system.incidents.rows import DOCTOR, FINE, HTTP, LIST, PODS, WEB, WELL, Harm, Incident, web
+from tests.system.incidents.rows import DOCTOR, FINE, HTTP, LIST, METRICS, PODS, WEB, WELL, Harm, Incident, web
 
 # Damage
 
@@ -109,6 +112,31 @@ def squatted(port: int) -> Harm:
     return harm
 
 
+@contextmanager
+def deleted_while_stopped(bench: Bench) -> Iterator[None]:
+    """Another program deletes an element while the agent is stopped for longer than its periodic check's pause."""
+    os.kill(bench.process_id, signal.SIGSTOP)
+    try:
+        bench.lab.load(f"delete element ip nftproxy services {{ {vip(3)} . tcp . 80 }}")
+        time.sleep(2 * SYNC_PERIOD)
+        with bench.logging("NFT408"):
+            os.kill(bench.process_id, signal.SIGCONT)
+    finally:
+        os.kill(bench.process_id, signal.SIGCONT)
+    bench.wait_until_right()
+    yield
+
+
+@contextmanager
+def kubeconfig_damaged(bench: Bench) -> Iterator[None]:
+    """The kubeconfig is cut off in the middle."""
+    whole = bench.kubeconfig.read_text()
+    bench.kubeconfig.write_text(whole[: len(whole) // 2] + "\n  - {")
+    yield
+    bench.kubeconfig.write_text(whole)
+    bench.wait_until(lambda: "NFT107" not in bench.command("status").out)
+
+
 # Incidents
 
 TAKEN = squatted(32000)
@@ -148,6 +176,8 @@ NIGHT = [
     Incident("health check's port is taken, by explain", "explain node:32000", ("NFT010",), (), TAKEN, ANSWERS),
     Incident("health check's port is taken, by list", LIST, ("NFT010", "Conflict"), (), TAKEN),
     Incident("health check's port is taken, by doctor", "doctor", ("NFT010", "32000"), (), TAKEN, (), 1),
+    Incident("element deleted while the agent was stopped", METRICS, ("NFT408",), FINE, deleted_while_stopped),
+    Incident("kubeconfig is damaged", "status", ("NFT107", "a restart fails"), (), kubeconfig_damaged, WELL),
     Incident("autoscaler removes the node", "status", (DELETION_TAINT, "NO NEW CONNECTIONS"), (), leaving, (), 3),
 ]
 """Incidents with the node's state that no object of the Service shows."""
