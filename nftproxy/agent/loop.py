@@ -51,6 +51,9 @@ Settle = Callable[[Collection[Family]], Awaitable[float]]
 FIRST_NOTE, LONGEST_NOTE = 5.0, 300.0
 """Seconds between log lines about the listings that are missing at the start: the first pause, and the longest."""
 
+SHORT_REST = 0.01
+"""Seconds between transactions of changes that were gathered together: the default of `nftables.minSyncPeriod`."""
+
 EXPENSE_EVERY = 60.0
 """Least seconds between two log lines about large changes."""
 
@@ -91,6 +94,7 @@ class SyncLoop:
         self._processor_time = processor_time
         self._turns = Turns(pipeline.size_of)
         self._turn_due = self._settle_due = float("inf")
+        self._has_postponed = False
         self._expected: dict[ObjectKey, tuple[list[Service | EndpointSlice], int]] = {}
         """The elements that waiting Services may come to, each with the objects that have changed."""
         self._expenses = ExpenseLog()
@@ -121,7 +125,7 @@ class SyncLoop:
             while not self._stopping.is_set():
                 self._wake.clear()
                 if await self._sync():
-                    self._rest_until = self._now() + self._min_sync_period
+                    self._rest_until = self._now() + self._rest_after()
                 self._react_to_drift()  # after a commit: notifications that came during it wake nobody any more
                 await self._until_woken()
                 await self._rest()
@@ -141,6 +145,11 @@ class SyncLoop:
                 raise result
         if cancelled:  # a defect, which must not look like the end of an agent that was stopped
             raise RuntimeError(f"cancelled, and not by the agent: {', '.join(cancelled)}")
+
+    def _rest_after(self) -> float:
+        """Return the seconds to wait after a transaction.  Changes whose turn has come are gathered already."""
+        is_gathered = self._has_postponed and self._turn_due <= self._now()
+        return min(SHORT_REST, self._min_sync_period) if is_gathered else self._min_sync_period
 
     def stop(self) -> None:
         """End `run` after the transaction that is under way.  The rules stay in the kernel."""
@@ -283,6 +292,7 @@ class SyncLoop:
         postponed = {key: since for key, since in waiting.items() if key not in taken}
         events = self.inbox.pop_except(postponed.keys(), state.service_of)
         self._reporter.postponed(postponed, self._now())
+        self._has_postponed = bool(postponed)
         if not postponed:
             return events
         coming = [event.object for event in events if isinstance(event, Put) and isinstance(event.object, Service)]

@@ -3,8 +3,7 @@
 limits.py bounds a single Service.  This module bounds the sum: many Services within their limits could otherwise use up
 the agent's memory.
 
-* The budget is divided by max-min fairness.  A namespace that asks for less than an equal share gets all of its demand,
-  and the rest is divided equally between the larger namespaces.  So a namespace loses nothing by the greed of another
+* The budget is divided by max-min fairness (model/fairness.py).  So a namespace loses nothing by the greed of another
   namespace as long as it asks for at most `budget / namespaces`.
 * Within a namespace the oldest Services are served first, by creationTimestamp and then by name.  A Service that
   doesn't fit into the rest of the share is quarantined, and a younger, smaller Service may still fit.
@@ -23,6 +22,7 @@ from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
 from nftproxy.model.codes import Code
+from nftproxy.model.fairness import divide
 from nftproxy.model.objects import ObjectKey, Service
 
 
@@ -152,15 +152,7 @@ class Budget:
     def _divide(self, changed: Mapping[str, int]) -> tuple[int, set[str]]:
         """Return the most that a namespace may have, and the namespaces that ask for more: none if everything fits."""
         self._rank(changed)
-        left, beyond = self._elements - self._sum, set[str]()
-        share = self._elements
-        for demand, namespace in reversed(self._smallest_first):
-            more = (left + demand) // (len(beyond) + 1)
-            if demand <= more:
-                break
-            left += demand
-            share = more
-            beyond.add(namespace)
+        share, beyond = divide(reversed(self._smallest_first), self._sum, self._elements)
         return _rounded(share), beyond
 
     def _rank(self, changed: Mapping[str, int]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import re
 
 import pytest
 
@@ -155,3 +156,41 @@ def test_an_address_that_is_assigned_anew_never_leads_to_its_last_owner() -> Non
     later = elements(world.pipeline, IPV4, "tcp-endpoints")
     assert {value for front, value in later.items() if front.startswith("10.97.0.2 ")} == {"10.2.0.2 . 8080"}
     world.assert_in_step()
+
+
+class CountingKernel(FakeKernel):
+    """A kernel that takes a tenth of a second for each Service of a noisy tenant in a transaction."""
+
+    busy = 0.0
+
+    async def _apply(self, transaction: Transaction) -> Commit:
+        cost = 0.1 * len(set(re.findall(r"10\.9[89]\.\d+\.\d+", transaction.text)))
+        await asyncio.sleep(cost)
+        self.busy += cost
+        return await super()._apply(transaction)
+
+
+def longest_wait(noisy: int, until: float = 120.0) -> float:
+    """The longest wait of a quiet tenant, if tenants change five small Services each, twice a second."""
+    kernel = CountingKernel()
+    world = World(kernel, min_sync_period=0.02)
+    world.processor_time = lambda: kernel.busy
+    names = [(f"noisy-{each}/s{number}", f"10.98.{each}.{number}") for each in range(noisy) for number in range(5)]
+    start = [*EVERYTHING, *(Put(service(name, cluster_ips=[address])) for name, address in names)]
+    noise: list[Timed] = [
+        (5 + step / 2, [Put(slice_of(name, [f"10.2.{step}.1@node-a"])) for name, _ in names])
+        for step in range(int(2 * until))
+    ]
+    changes = victims(until)
+    world.run(source((0, start), *noise), source((0, []), *changes), until=until + 300)
+    waits = [next(when for when, each in kernel.applied if _pod(at) in each.text) - at for at, _ in changes]
+    world.assert_in_step()
+    return max(wait for (at, _), wait in zip(changes, waits, strict=True) if at > until / 2)
+
+
+def test_a_quiet_tenant_waits_as_long_beside_one_noisy_tenant_as_beside_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tenants with many small changes wait for each other, and a quiet tenant waits for a small round at most."""
+    monkeypatch.setattr("nftproxy.agent.sync.turns.ROUND", 100)
+    monkeypatch.setattr("nftproxy.agent.sync.turns.BUSY_ROUND", 5)
+    waits = [longest_wait(noisy) for noisy in (1, 4, 16)]
+    assert max(waits) <= 0.35, waits

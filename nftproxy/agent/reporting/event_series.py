@@ -22,6 +22,7 @@ import msgspec
 
 from nftproxy.agent.reporting.occurrences import Occurrence
 from nftproxy.model.codes import Code
+from nftproxy.model.fairness import TokenBucket
 from nftproxy.model.objects import ObjectKey
 
 BURST = 25
@@ -67,24 +68,6 @@ class EventSeries(msgspec.Struct):
     is_created: bool = False
     since: float = 0.0
     said: int = 0
-
-
-class TokenBucket:
-    """A token bucket: `burst` tokens at once, then a token every `refill` seconds."""
-
-    def __init__(self, burst: int, refill: float) -> None:
-        self._refill = refill
-        self._spare = (burst - 1) * refill
-        self._full_at = 0.0
-        """The time when the bucket will be full: a time loses nothing by rounding, unlike fractions of tokens."""
-
-    def wait(self, now: float) -> float:
-        """Return the seconds until there is a token, 0 if there is a token now."""
-        return max(0.0, self._full_at - self._spare - now)
-
-    def spend(self, now: float) -> None:
-        """Take a token."""
-        self._full_at = max(self._full_at, now) + self._refill
 
 
 class EventCorrelator:

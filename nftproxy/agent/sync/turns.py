@@ -13,6 +13,11 @@ tenants wait, by a single word of an annotation, again and again.
 * While the large Services of a namespace wait, its Services without rules wait with them: a new name is no way around.
 * All other changes share transactions, each with Services of some `ROUND` elements.  If there are more, the namespaces
   that have cost least come first.
+* Small changes are accounted for too (model/fairness.py): a namespace owes what its changes cost, and time pays it off,
+  a fifth of a second in a second, or an equal share of half a second if more owe.  The more a namespace owes, the
+  smaller is the transaction that it may make others wait for.  A namespace that owes more than `ALLOWANCE` is *busy*.
+  The changes of busy namespaces come after all others, some `BUSY_ROUND` elements at a time, and get half of the time.
+  The other half is for events to be read, and for changes that come meanwhile.
 * The latest events of a waiting Service replace the earlier (inbox.py), and all of them come together.
 
 No Service waits for ever: a large Service whose turn has come goes first once it has been passed over for `PATIENCE`.
@@ -28,6 +33,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from types import MappingProxyType
 from typing import NamedTuple
 
+from nftproxy.model.fairness import Debts
 from nftproxy.model.objects import ObjectKey, Service
 
 LARGE = 0.25
@@ -39,8 +45,17 @@ ROUND = 20_000
 """Elements of Services that share a transaction, some 0.5 s if all of them change."""
 PATIENCE = 1.0
 """Seconds for which small changes go ahead of a large Service whose turn has come."""
-LONGEST_ACCOUNT = 60.0
-"""Seconds for which the cost of small changes counts against a namespace."""
+LONGEST_DEBT = 15.0
+"""Seconds of small changes that are counted against a namespace.  Alone it pays them off in 75 s."""
+ALLOWANCE = 1.0
+"""Seconds that a namespace may owe before it is busy."""
+MODEST = LARGE
+"""Seconds up to which a debt is modest.  Whoever owes more shares no transaction with those who owe less: these would
+wait for its changes, and be charged for a part of their cost."""
+BUSY_ROUND = 2_000
+"""Elements of Services of busy namespaces that share a transaction, some 0.05 s if all of them change."""
+TRIFLE = 0.02
+"""Seconds of processor time of a transaction that makes no busy namespace wait: nobody notices it."""
 MOST_LARGE = 1_000
 """Large Services that are remembered.  The earliest are evicted: their next change shows its cost again."""
 
@@ -66,7 +81,8 @@ class Turns:
         self._chosen: dict[ObjectKey, int] = {}
         self._due = 0.0  # of all large Services
         self._due_of: dict[str, float] = {}  # of the large Services of a namespace
-        self._account_of: dict[str, float] = {}  # when the small changes of a namespace cease to count
+        self._debts = Debts(1 / (1 + OWN_REST), 1 / (1 + REST), LONGEST_DEBT)  # for small changes
+        self._busy_due = 0.0  # of all busy namespaces
 
     def choose(
         self,
@@ -80,13 +96,20 @@ class Turns:
         `waiting` has the time since each Service has waited, and `gone` are deleted Services, which don't wait.
         `coming` has the elements that waiting Services may come to, of Services that may add many.
         """
-        small, late, first = self._small(waiting, now, coming), list[ObjectKey](), None
+        small = self._small(waiting, now, coming)
+        quiet = self._quiet(small, now)
+        round_ = quiet
+        if len(quiet) < len(small):
+            busy = {key: since for key, since in small.items() if key not in quiet}
+            if max(min(busy.values()), self._busy_due) <= now - (PATIENCE if quiet else 0.0):
+                round_ = busy
+        late = list[ObjectKey]()
         if len(small) < len(waiting):
             due = {key: max(since, self.due(key)) for key, since in waiting.items() if key not in small}
             first = min(due, key=lambda key: (due[key], key))
-            if due[first] <= now - (PATIENCE if small else 0.0):
+            if due[first] <= now - (PATIENCE if round_ else 0.0):
                 late = [first]
-        chosen = late or self._round(small, coming)
+        chosen = late or self._round(round_, now, coming)
         sharing = (*chosen, *gone)  # the cost, by their sizes.  A single Service bears all of it
         self._chosen = {key: self._size_of(key) if len(sharing) > 1 else 0 for key in sharing}
         return chosen
@@ -95,9 +118,11 @@ class Turns:
         self, waiting: Mapping[ObjectKey, float], now: float, coming: Mapping[ObjectKey, int] = _NONE
     ) -> float:
         """Return when `choose` has something to return, infinite if nothing waits."""
-        if len(self._small(waiting, now, coming)):
+        small = self._small(waiting, now, coming)
+        if self._quiet(small, now):
             return now
-        return min(map(self.due, waiting), default=float("inf"))
+        dues = [self.due(key) for key in waiting if key not in small]
+        return min([*dues, *([max(self._busy_due, now)] if small else [])], default=float("inf"))
 
     def due(self, service: ObjectKey) -> float:
         """Return when it is a large Service's turn."""
@@ -114,8 +139,9 @@ class Turns:
                 self._large[key] = None
                 self._rest(key.namespace, cost, now)
             else:
-                charged = max(now, self._account_of.get(key.namespace, now)) + OWN_REST * cost
-                self._account_of[key.namespace] = min(charged, now + LONGEST_ACCOUNT)
+                self._debts.charge(key.namespace, cost, now)
+        if seconds >= TRIFLE and any(self._debts.of(key.namespace, now) > ALLOWANCE for key in costs):
+            self._busy_due = now + REST * seconds
         for key in list(self._large)[: max(0, len(self._large) - MOST_LARGE)]:
             del self._large[key]
         if seconds < LARGE or not costs:
@@ -137,7 +163,6 @@ class Turns:
 
     def _drop_past_dues(self, now: float) -> None:
         self._due_of = {name: due for name, due in self._due_of.items() if due > now}
-        self._account_of = {name: until for name, until in self._account_of.items() if until > now}
 
     def _small(
         self, waiting: Mapping[ObjectKey, float], now: float, coming: Mapping[ObjectKey, int]
@@ -151,14 +176,28 @@ class Turns:
             return True
         return self._due_of.get(key.namespace, now) > now and not self._size_of(key)
 
-    def _round(self, small: Mapping[ObjectKey, float], coming: Mapping[ObjectKey, int]) -> list[ObjectKey]:
+    def _quiet(self, small: Mapping[ObjectKey, float], now: float) -> Mapping[ObjectKey, float]:
+        """Return the Services whose namespaces aren't busy."""
+        if not len(self._debts):
+            return small
+        owed = {name: self._debts.of(name, now) for name in {key.namespace for key in small}}
+        if max(owed.values(), default=0.0) <= ALLOWANCE:
+            return small
+        return {key: since for key, since in small.items() if owed[key.namespace] <= ALLOWANCE}
+
+    def _round(self, small: Mapping[ObjectKey, float], now: float, coming: Mapping[ObjectKey, int]) -> list[ObjectKey]:
         """Return as many Services as share a transaction."""
         if len(small) <= 1:
             return list(small)
-        chosen, big, total = list[ObjectKey](), list[ObjectKey](), 0
-        for key in sorted(small, key=lambda key: (self._account_of.get(key.namespace, 0.0), small[key], key)):
-            if total >= ROUND:
-                return chosen
+        chosen, big, total, first = list[ObjectKey](), list[ObjectKey](), 0, float("inf")
+        owed = {name: self._debts.of(name, now) for name in {key.namespace for key in small}}
+        for key in sorted(small, key=lambda key: (owed[key.namespace], small[key], key)):
+            debt = owed[key.namespace]
+            first = min(first, debt)
+            if total >= _room(debt):
+                return chosen or big[:1]
+            if first <= MODEST < debt:
+                break
             size = max(self._size_of(key), coming.get(key, 0))
             if size >= ROUND:
                 big.append(key)
@@ -166,6 +205,11 @@ class Turns:
                 chosen.append(key)
                 total += size
         return chosen + big[:1]
+
+
+def _room(debt: float) -> float:
+    """Return the elements of a transaction beyond which a namespace with such a debt adds nothing to it."""
+    return max(BUSY_ROUND, ROUND * (1 - debt / ALLOWANCE))
 
 
 Front = tuple[str, object, int]

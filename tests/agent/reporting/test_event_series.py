@@ -15,10 +15,10 @@ from nftproxy.agent.reporting.event_series import (
     SILENCE,
     EventCorrelator,
     EventSeries,
-    TokenBucket,
 )
 from nftproxy.agent.reporting.occurrences import Occurrence
 from nftproxy.model.codes import Code
+from nftproxy.model.fairness import TokenBucket
 from nftproxy.model.objects import ObjectKey
 
 NOW = datetime.datetime(2026, 1, 2, 3, 4, 5, 678, datetime.UTC)

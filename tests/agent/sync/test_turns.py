@@ -3,12 +3,24 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Mapping
 from unittest.mock import Mock
 
 import pytest
 
-from nftproxy.agent.sync.turns import LARGE, MOST_LARGE, OWN_REST, PATIENCE, REST, ROUND, Turns, displaced
+from nftproxy.agent.sync.turns import (
+    BUSY_ROUND,
+    LARGE,
+    MOST_LARGE,
+    OWN_REST,
+    PATIENCE,
+    REST,
+    ROUND,
+    TRIFLE,
+    Turns,
+    displaced,
+)
 from nftproxy.model.objects import ObjectKey
 from tests.support.factories import key, service
 
@@ -146,7 +158,7 @@ def test_a_flood_comes_in_rounds() -> None:
     first = list(made.choose(waiting, 0.0))
     assert len(first) == 10
     made.charge(LARGE * 5, 0.0)
-    assert made.next_due(waiting, 1.0) == 1.0
+    assert made.next_due(waiting, 1.0) == REST * LARGE * 5
     assert next(iter(made.choose(waiting | {WEB: 1.0}, 1.0))) == WEB, "although the others have waited longer"
 
 
@@ -175,6 +187,68 @@ def test_a_large_new_service_has_a_transaction_of_its_own() -> None:
     assert list(made.choose(waiting, 10.0, coming=coming)) == []
     assert made.next_due(waiting, 10.0, coming) == due
     assert list(made.choose(waiting, due, coming=coming)) == [OTHER_BIG]
+
+
+def busy(*namespaces: str, seconds: float = 2.0) -> Turns:
+    """Turns after small changes of some namespaces, which have cost so many seconds each."""
+    made = turns({})
+    for name in namespaces:
+        made.choose({key(f"{name}/s{number}"): 0.0 for number in range(20)}, 0.0)
+        made.charge(seconds, 0.0)
+    return made
+
+
+def test_small_changes_of_a_busy_namespace_come_after_all_others() -> None:
+    """A namespace that has used more than its allowance waits while others don't, for `PATIENCE` at most."""
+    made, noise = busy("evil"), key("evil/s0")
+    assert list(made.choose({noise: 1.0, WEB: 1.5}, 1.5)) == [WEB]
+    turn = REST * 2.0 + PATIENCE
+    assert list(made.choose({noise: 1.0, WEB: 1.9}, turn)) == [noise]
+    made.charge(0.2, turn + 0.2)
+    again = turn + 0.2 + REST * 0.2
+    assert list(made.choose({noise: turn}, turn + 0.2)) == []
+    assert made.next_due({noise: turn}, turn + 0.2) == again
+    assert list(made.choose({noise: turn, WEB: again}, again)) == [WEB]
+    assert list(made.choose({noise: turn}, again)) == [noise]
+
+
+def test_busy_namespaces_get_half_of_the_time_in_small_rounds() -> None:
+    """However many changes ten busy namespaces have, each round is small, and after it comes as long a rest."""
+    names = [f"evil-{number}" for number in range(10)]
+    made = busy(*names, seconds=4.0)
+    waiting = {key(f"{name}/t{number}"): 0.0 for name in names for number in range(100)}
+    coming, spent, served = dict.fromkeys(waiting, BUSY_ROUND // 4), 0.0, Counter[str]()
+    began = now = made.next_due(waiting, 0.0)
+    for _ in range(40):
+        chosen = made.choose(waiting, now, coming=coming)
+        assert len(chosen) == 4
+        served.update(each.namespace for each in chosen)
+        made.charge(0.1, now + 0.1)
+        spent, now = spent + 0.1, made.next_due(waiting, now + 0.1, coming)
+    assert spent / (now - began) == pytest.approx(0.5, rel=1e-6)
+    assert set(served) == set(names)
+    assert max(served.values()) - min(served.values()) <= 4, "they take turns"
+
+
+def test_a_debt_is_paid_off_by_time() -> None:
+    """A namespace whose changes have rested is as quick as any other."""
+    made, noise = busy("evil", seconds=2.0), key("evil/s0")
+    assert set(made.choose({noise: 9.9, WEB: 9.9}, 9.9)) == {noise, WEB}
+
+
+def test_nobody_is_charged_for_a_noisy_namespace() -> None:
+    """A namespace that owes next to nothing shares no transaction with a namespace that owes more."""
+    made, noise = busy("evil", seconds=0.8), key("evil/s0")
+    assert list(made.choose({noise: 0.0, WEB: 0.5}, 0.5)) == [WEB]
+    assert list(made.choose({noise: 0.0}, 0.5)) == [noise], "it owes less than its allowance, so nothing else waits"
+
+
+def test_a_trifle_makes_nobody_wait() -> None:
+    """A busy namespace whose transactions cost next to nothing goes on at once."""
+    made, noise, now = busy("evil"), key("evil/s0"), REST * 2.0
+    assert list(made.choose({noise: 0.0}, now)) == [noise]
+    made.charge(TRIFLE / 2, now)
+    assert made.next_due({noise: now}, now) == now
 
 
 def test_memory_is_bounded() -> None:

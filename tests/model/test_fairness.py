@@ -1,0 +1,127 @@
+"""Nobody who asks for less than an equal share loses anything, and no sum exceeds its bound."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nftproxy.model.fairness import Debts, SharedRate, TokenBucket, divide
+
+NAMES = st.sampled_from(["a", "b", "c", "d"])
+ASKED = st.dictionaries(st.text("abcdef", min_size=1, max_size=2), st.integers(0, 1000), max_size=12)
+
+
+def largest_first(asked: dict[str, int]) -> list[tuple[int, str]]:
+    """The demands, the largest first."""
+    return sorted(((demand, name) for name, demand in asked.items()), reverse=True)
+
+
+@given(ASKED, st.integers(0, 3000))
+def test_room_is_divided_by_max_min_fairness(asked: dict[str, int], total: int) -> None:
+    """The sum stays within the bound, an equal share is granted to all, and nearly nothing is left over."""
+    share, beyond = divide(largest_first(asked), sum(asked.values()), total)
+    granted = {name: share if name in beyond else demand for name, demand in asked.items()}
+    assert sum(granted.values()) <= total or (not beyond and sum(asked.values()) <= total)
+    assert beyond == (
+        {name for name, demand in asked.items() if demand > share} if sum(asked.values()) > total else set()
+    )
+    assert all(granted[name] == demand for name, demand in asked.items() if demand * len(asked) <= total)
+    assert not beyond or total - sum(granted.values()) < len(beyond)
+
+
+@given(ASKED, st.integers(0, 3000))
+def test_only_demands_beyond_the_share_are_read(asked: dict[str, int], total: int) -> None:
+    """The work is in proportion to the namespaces that ask for more than their share."""
+    read = 0
+
+    def reading() -> Iterator[tuple[int, str]]:
+        nonlocal read
+        for each in largest_first(asked):
+            read += 1
+            yield each
+
+    _, beyond = divide(reading(), sum(asked.values()), total)
+    assert read <= len(beyond) + 1
+
+
+USES = st.lists(st.tuples(NAMES, st.floats(0, 2), st.floats(0, 3)), max_size=40)
+
+
+@given(USES)
+def test_debts_are_paid_off_at_an_equal_pace(uses: list[tuple[str, float, float]]) -> None:
+    """Debts are those of a simulation in which all debtors pay the same, and no more than their share."""
+    debts, now, expected = Debts(own=0.25, together=0.5, longest=1e9), 0.0, dict[str, float]()
+    for name, seconds, pause in uses:
+        debts.charge(name, seconds, now)
+        expected[name] = expected.get(name, 0.0) + seconds
+        left = pause
+        while left > 1e-12 and (owing := [each for each, debt in expected.items() if debt > 1e-12]):
+            pace = min(0.25, 0.5 / len(owing))
+            step = min(left, min(expected[each] for each in owing) / pace)
+            expected |= {each: expected[each] - step * pace for each in owing}
+            left -= step
+        now += pause
+        for each, debt in expected.items():
+            assert abs(debts.of(each, now) - max(0.0, debt)) < 1e-6
+
+
+@given(USES)
+def test_a_namespace_that_uses_less_than_its_share_soon_owes_nothing(uses: list[tuple[str, float, float]]) -> None:
+    """Beside any others, a namespace that uses an eighth of each second never owes more than that eighth."""
+    debts, now = Debts(own=0.25, together=0.5, longest=60.0), 0.0
+    for name, seconds, _ in uses:  # four namespaces at most: each pays an eighth of a second in a second, or more
+        debts.charge("quiet" if name == "a" else name, 0.125 if name == "a" else seconds, now)
+        now += name == "a"
+        assert debts.of("quiet", now) <= 0.125 + 1e-9
+
+
+def test_debts_are_bounded() -> None:
+    """However much a namespace uses, its debt is paid off in a bounded time, and forgotten."""
+    debts = Debts(own=0.25, together=0.5, longest=60.0)
+    for _ in range(1_000):
+        debts.charge("a", 1e6, 5.0)
+    assert debts.of("a", 5.0) == 60.0
+    assert debts.of("a", 5.0 + 239.0) > 0.0
+    assert debts.of("a", 5.0 + 241.0) == 0.0
+    assert len(debts) == len(debts._first) == 0
+
+
+@given(st.integers(1, 9), st.lists(st.floats(0, 5), max_size=60))
+def test_a_bucket_bounds_every_stretch_of_time(burst: int, pauses: list[float]) -> None:
+    """In any stretch of time there are at most `burst` tokens, and a token for each `refill`."""
+    bucket, now, taken = TokenBucket(burst, 2.0), 0.0, list[float]()
+    for pause in pauses:
+        now += pause
+        if not bucket.wait(now):
+            bucket.spend(now)
+            taken.append(now)
+    for index, begin in enumerate(taken):
+        for count, end in enumerate(taken[index:], 1):
+            assert count <= burst + (end - begin) / 2.0 + 1e-6
+
+
+@given(st.lists(st.tuples(NAMES, st.floats(0, 1)), max_size=80))
+def test_a_shared_rate_refuses_those_who_ask_for_more(asked: list[tuple[str, float]]) -> None:
+    """A name with at most its burst is never refused if the common bucket has room, and each refusal is counted."""
+    rate, now = SharedRate[str]((3, 10.0), (100, 1.0), most=10), 0.0
+    counts, refused = Counter[str](), Counter[str]()
+    for name, pause in asked:
+        counts[name] += 1
+        is_admitted = rate.admit(name, now)
+        assert is_admitted or counts[name] > 3
+        refused[name] += not is_admitted
+        now += pause
+        assert counts[name] - refused[name] <= 3 + now / 10.0 + 1
+    assert dict(rate.pop_refused()) == dict(+refused)
+    assert rate.pop_refused() == []
+
+
+def test_all_names_together_have_a_bound() -> None:
+    """A thousand names get no more than the common bucket has, nor more memory than for `most` names."""
+    rate = SharedRate[str]((3, 10.0), (20, 1.0), most=100)
+    assert sum(rate.admit(str(number), 0.0) for number in range(1000)) == 20
+    assert len(rate.pop_refused()) == 100
+    assert sum(rate.admit(str(number), 1e6) for number in range(1000)) == 20, "paid-off names are forgotten"
