@@ -102,13 +102,13 @@ def parse_config(
     config = _config(given, report, warn)
     if faults:
         raise BadInput(*faults)
-    for field, message in without_effect(raw, KubeProxyConfiguration, given.mode or ""):
+    for field, message in without_effect(raw, KubeProxyConfiguration, _mode(given)):
         warn(field, message, Code.CONFIGURATION_UNKNOWN_FIELD if message == UNKNOWN else None)
     return config, warnings
 
 
 def _config(given: KubeProxyConfiguration, report: Report, warn: Report) -> Config:
-    _judge_mode(given.mode or "", report, warn)
+    _judge_mode(given.mode, report, warn)
     local = given.detect_local or DetectLocal()
     own = given.nftproxy or Nftproxy()
     bind_address = node_address(given.bind_address, "bindAddress", report) if given.bind_address else None
@@ -302,23 +302,30 @@ _SECTIONS: Mapping[str, tuple[str, ...]] = {
 """The sections that may have the common fields of all modes, by mode.  The first section with a value counts.
 
 In IPVS mode kube-proxy takes the periods from its own section, and all else from the section iptables (conversion.go).
-An empty mode is nftables here and iptables in kube-proxy."""
+Without a mode it is nftables.  An empty text, as kubeadm writes it, is what kube-proxy takes it for: iptables, in each
+version up to 1.36 (cmd/kube-proxy/app/server_linux.go, platformApplyDefaults)."""
 
 
-def _judge_mode(mode: str, report: Report, warn: Report) -> None:
-    if mode not in _SECTIONS:
+def _mode(given: KubeProxyConfiguration) -> str:
+    """Return the mode, "" without one."""
+    return "iptables" if given.mode == "" else given.mode or ""
+
+
+def _judge_mode(mode: str | None, report: Report, warn: Report) -> None:
+    if (mode or "") not in _SECTIONS:
         report("mode", f"{show(mode)} is not a mode of Linux: set it to nftables, or leave it out")
-    elif mode not in ("", "nftables"):
+    elif mode not in (None, "nftables"):
+        given = mode or "iptables, kube-proxy's mode for an empty text,"
         warn(
             "mode",
-            f"{mode} runs as nftables: by default node ports are served on the node's primary addresses alone",
+            f"{given} runs as nftables: by default node ports are served on the node's primary addresses alone",
             Code.MODE_AS_NFTABLES,
         )
 
 
 def _of_mode(given: KubeProxyConfiguration, name: str) -> tuple[Any, str]:
     """Return the value of a common field for the mode, and its path."""
-    for section in _SECTIONS.get(given.mode or "", _SECTIONS[""]):
+    for section in _SECTIONS.get(_mode(given), _SECTIONS[""]):
         value = getattr(getattr(given, section), name, None)
         if value is not None and value is not False and value not in ("", "0", "0s"):
             return value, f"{section}.{_API_NAMES[name]}"

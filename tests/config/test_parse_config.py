@@ -82,12 +82,12 @@ def test_defaults() -> None:
 
 
 def test_what_kubeadm_writes() -> None:
-    """Fields that are null, empty or zero count as absent, and fields of other modes are known."""
-    kubeconfig = "/var/lib/kube-proxy/kubeconfig.conf"
-    assert parse_config(KUBEADM, "") == (
-        Config(kubeconfig=kubeconfig, cluster_cidrs=(parse_network("10.244.0.0/16"),)),
-        [],
+    """Fields that are null, empty or zero count as absent, and fields of other modes are known.  An empty mode warns."""
+    config, warnings = parse_config(KUBEADM, "")
+    assert config == Config(
+        kubeconfig="/var/lib/kube-proxy/kubeconfig.conf", cluster_cidrs=(parse_network("10.244.0.0/16"),)
     )
+    assert [(each.code, each.field) for each in warnings] == [(Code.MODE_AS_NFTABLES, "mode")]
 
 
 def test_every_field() -> None:
@@ -477,14 +477,15 @@ def test_unknown_fields_are_warned_of() -> None:
 @pytest.mark.parametrize(
     ("mode", "counts"),
     [
-        ("", (True, 3, 10.0, 1.0)),
+        (None, (True, 3, 10.0, 1.0)),
+        ("", (True, 4, 10.0, 2.0)),
         ("nftables", (False, 3, 30.0, 1.0)),
         ("iptables", (True, 4, 10.0, 2.0)),
         ("ipvs", (True, 4, 20.0, 1.0)),
     ],
 )
-def test_the_section_of_the_mode_counts(mode: str, counts: tuple[bool, int, float, float]) -> None:
-    """The section of the mode goes first.  If it lacks a value, the next section counts."""
+def test_the_section_of_the_mode_counts(mode: str | None, counts: tuple[bool, int, float, float]) -> None:
+    """The section of the mode goes first.  If it lacks a value, the next section counts.  An empty mode is iptables."""
     config, _ = parse_config(
         HEAD
         | {
