@@ -277,6 +277,8 @@ def test_the_unit_gives_one_right() -> None:
     settings = dict(line.split("=", 1) for line in UNIT.splitlines() if re.match(r"[A-Z]\w+=", line))
     assert settings["CapabilityBoundingSet"] == settings["AmbientCapabilities"] == "CAP_NET_ADMIN"
     assert settings["DynamicUser"] == settings["NoNewPrivileges"] == "yes"
+    assert settings["SupplementaryGroups"] == "nftproxy"
+    assert "LoadCredential" not in settings, "a copy of the kubeconfig stays old after a rotation"
     assert settings["OOMScoreAdjust"] == str(Config().oom_score_adj)
     assert options(settings["ExecStart"].split()[1:]) == {"--config"}
     assert settings["ExecStartPre"].startswith("+")

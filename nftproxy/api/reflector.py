@@ -350,8 +350,8 @@ class Reflector:
         if not exchange.is_answered:
             pause = self._failures.count_unanswered(reason, now, now - exchange.began)
             is_doubtful = False
-        elif self._reset_if_healthy(now):
-            pause = self._failures.count_unanswered(reason, now)
+        elif self._reset_if_healthy(now):  # no fault, as balancers cut idle connections, unless the next request fails
+            pause = self._failures.count_unanswered(reason, now)._replace(is_fault=False)
         else:
             pause = self._failures.count_unhelpful(reason)
             is_doubtful |= self.phase.is_list

@@ -291,7 +291,10 @@ async def _converse(
     async with connection.answer_to(request) as response:
         reflector.receive_answer(now())
         if response.status_code != 200:
-            if events := reflector.receive_error(await _error_status(response, connection.patience.page), now()):
+            status = await _error_status(response, connection.patience.page)
+            if status.code == 401 and (written := connection.credentials_time):
+                status = status._replace(message=f"{status.message}: {written}")
+            if events := reflector.receive_error(status, now()):
                 yield events
         elif request.is_watch:
             activity.record_word()

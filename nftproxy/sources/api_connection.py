@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import datetime
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import aclosing, asynccontextmanager
 from http import HTTPStatus
+from pathlib import Path
 from typing import NamedTuple
 
 import httpx
@@ -150,6 +152,15 @@ class Connection:
         if peer := stream.get_extra_info("server_addr"):
             self._report_peer(*peer[:2])
         keep_alive(stream.get_extra_info("socket"))
+
+    @property
+    def credentials_time(self) -> str:
+        """When the file with the credentials of the last request was written, in words, "" without such a file."""
+        file = self._is_for[0].file if self._is_for else ""
+        with contextlib.suppress(OSError):
+            written = datetime.datetime.fromtimestamp(Path(file).stat().st_mtime, datetime.UTC)
+            return f"{file} was written at {written:%Y-%m-%d %H:%M} UTC" if file else ""
+        return ""
 
     async def fail_over(self) -> None:
         """Close the connection.  The next request uses fresh credentials and names, and the next address."""

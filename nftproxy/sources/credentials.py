@@ -53,6 +53,8 @@ class Credentials(msgspec.Struct, frozen=True):
     proxy_url: str = ""
     plugin: Plugin | None = None  # the user's exec section: a program that prints credentials
     impersonation: Impersonation = Impersonation()
+    file: str = ""
+    """The file with the token or the client certificate, "" without one."""
 
 
 def read_credentials(kubeconfig: str, account: Path = SERVICE_ACCOUNT) -> Credentials:
@@ -98,6 +100,7 @@ def _of_pod(account: Path, environ: Mapping[str, str]) -> Credentials:
         server=_url(f"https://{host_port(host, port)}", "", "KUBERNETES_SERVICE_HOST and _PORT"),
         authority=_read(account / "ca.crt"),
         token=_token(account / "token"),
+        file=str(account / "token"),
     )
 
 
@@ -241,6 +244,7 @@ def _of_kubeconfigs(paths: Sequence[Path], context: str = "") -> Credentials:
         proxy_url=_proxy_url(cluster_path, cluster.proxy_url or ""),
         plugin=_found_from(path.parent, user.exec),
         impersonation=user.impersonation,
+        file=str(path.parent / (user.token_file or ("" if user.token else user.client_certificate) or path.name)),
     )
 
 

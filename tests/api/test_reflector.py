@@ -605,6 +605,19 @@ def test_healthy_ends() -> None:
     assert (reflector.pause.shortest, reflector.pause.longest) == (0.5, 1.0)
 
 
+def test_a_cut_that_is_mended_at_once_is_no_fault() -> None:
+    """A balancer that cuts an idle watch is no fault.  A failure of the next request is, and of a short watch."""
+    reflector = watching("5", ReflectorTimes(healthy=5.0))
+    reflector.receive_failure("the connection broke", 60.0)
+    assert (reflector.pause.reason, reflector.pause.is_fault) == ("the connection broke", False)
+    assert asked(reflector).startswith("list limit=1")
+    reflector.receive_failure("no connection", 61.0)
+    assert reflector.pause.is_fault
+    short = watching("5", ReflectorTimes(healthy=5.0))
+    short.receive_failure("the connection broke", 4.0)
+    assert short.pause.is_fault
+
+
 @pytest.mark.parametrize(("lived", "then"), [(299.5, "watch 5"), (298.0, "list limit=1")])
 def test_an_end_before_its_time_is_doubted(lived: float, then: str) -> None:
     """A watch that ends before the timeout that it asked for may have been ended by a server that goes away."""

@@ -95,7 +95,7 @@ def make(*arguments: str, stdin: str = "") -> Made:
 
 
 def test_an_empty_mode_is_named() -> None:
-    """kubeadm's ConfigMap has an empty mode, which serves node ports at all addresses: that they narrow is a warning."""
+    """Kubeadm's empty mode serves node ports at all addresses.  That they narrow is a warning."""
     done = nftproxy("manifests", "-", stdin=CONFIG_MAP)
     assert done.err == f"warning: NFT109: -: {EMPTY_MODE}\n"
     assert nftproxy("manifests", "-", stdin=CONFIG_MAP.replace('mode: ""', "mode: nftables")).err == ""

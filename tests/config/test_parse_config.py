@@ -82,7 +82,7 @@ def test_defaults() -> None:
 
 
 def test_what_kubeadm_writes() -> None:
-    """Fields that are null, empty or zero count as absent, and fields of other modes are known.  An empty mode warns."""
+    """Fields that are null, empty or zero count as absent, fields of other modes are known, and an empty mode warns."""
     config, warnings = parse_config(KUBEADM, "")
     assert config == Config(
         kubeconfig="/var/lib/kube-proxy/kubeconfig.conf", cluster_cidrs=(parse_network("10.244.0.0/16"),)

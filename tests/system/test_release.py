@@ -32,7 +32,7 @@ DIST = CHECKOUT / "dist"
 IMAGES = {name: DIST / f"nftproxy-image-{__version__}-{name}.tar" for name in MACHINES}
 DEBIAN = CHECKOUT / "tools" / "debian"
 UNIT = Path("usr/lib/systemd/system/nftproxy.service")
-KUBECONFIG = Path("run/credentials/nftproxy.service/kubeconfig")
+KUBECONFIG = Path("etc/nftproxy/kubeconfig")
 
 IN_TREE = """
 mount --bind "$0" "$0"
@@ -170,7 +170,7 @@ def test_the_agent_of_the_package_serves_a_cluster(tree: Path) -> None:
     ):
         server.put(node("node-a", IP.node), service_cidr("kubernetes", "10.96.0.0/16"))
         server.put(service(), slice_of(f"{IP.away}@node-b"))
-        (tree / KUBECONFIG).parent.mkdir(parents=True)
+        (tree / KUBECONFIG).parent.mkdir(parents=True, exist_ok=True)
         server.write_kubeconfig(tree / KUBECONFIG)
         log = tree / "log"
         with log.open("w") as output:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import json
+import os
 import ssl
 from collections import Counter
 from pathlib import Path
@@ -102,6 +103,18 @@ async def test_expired_token(server: ApiServer, cluster: ApiClient) -> None:
         await seen.right()
         for plural in PLURALS - {"services"}:
             assert seen.requests(resource=plural) == 2, "others run on"
+
+
+async def test_a_denied_token_names_its_file(
+    server: ApiServer, cluster: ApiClient, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The warning about a 401 says which file has the token, and when it was written, which a stale copy shows."""
+    server.rotate_token(publish=False)
+    os.utime(tmp_path / "kubeconfig", (0, 86400))
+    async with following(server, cluster, [RESOURCES[2]]) as seen:
+        await seen.until(lambda: seen.requests(status=401) >= 1)
+        await seen.until(lambda: f"{tmp_path}/kubeconfig was written at 1970-01-02 00:00 UTC" in caplog.text)
+        await seen.until(lambda: "written at" in cluster.activities["services"].problem)
 
 
 async def test_single_requests_share_a_connection(server: ApiServer, cluster: ApiClient) -> None:
@@ -365,7 +378,9 @@ def test_no_credentials(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setenv("KUBERNETES_SERVICE_PORT", "443")
     for name in ("ca.crt", "token"):
         (tmp_path / name).write_text("text\n")
-    assert read_credentials("", tmp_path) == Credentials("https://[fd00::1]:443", b"text\n", "text")
+    assert read_credentials("", tmp_path) == Credentials(
+        "https://[fd00::1]:443", b"text\n", "text", file=str(tmp_path / "token")
+    )
 
 
 # ---- addresses -----------------------------------------------------------------------------------------------------

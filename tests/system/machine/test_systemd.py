@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -25,7 +26,7 @@ kind: KubeProxyConfiguration
 clusterCIDR: 10.1.0.0/16
 hostnameOverride: node-a
 clientConnection:
-  kubeconfig: /run/credentials/nftproxy.service/kubeconfig
+  kubeconfig: /etc/nftproxy/kubeconfig
 """
 
 
@@ -55,7 +56,10 @@ def installed() -> Iterator[None]:
     os.environ["SYSTEMD_COLORS"] = "0"
     with ApiServer(tls=True, authenticate=True) as server:
         server.put(node("node-a"), service(), slice_of("10.1.0.4@node-a"))
+        run("groupadd", "--system", "nftproxy")
         server.write_kubeconfig(SETTINGS / "kubeconfig")
+        shutil.chown(SETTINGS / "kubeconfig", group="nftproxy")
+        (SETTINGS / "kubeconfig").chmod(0o640)
         run("systemctl", "daemon-reload")
         yield
         run("systemctl", "stop", "nftproxy")
