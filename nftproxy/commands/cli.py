@@ -19,10 +19,15 @@ from nftproxy.build import this_build
 from nftproxy.model.errors import BadInput, NftproxyError, Unavailable
 
 
-def main() -> NoReturn:
+def plugin() -> NoReturn:
+    """Run the command line as `kubectl nftproxy`, whose commands ask all nodes unless options say otherwise."""
+    main("kubectl nftproxy")
+
+
+def main(name: str = "nftproxy") -> NoReturn:
     """Run the command line, and turn our errors into messages and exit statuses."""
     try:
-        sys.exit(_commands(prog_name="nftproxy", standalone_mode=False))
+        sys.exit(_commands(prog_name=name, standalone_mode=False))
     except click.ClickException as error:
         error.show()
         sys.exit(2)

@@ -10,14 +10,17 @@ SHELLS = ("bash", "fish", "zsh")
 
 @click.command("completion")
 @click.argument("shell", type=click.Choice(SHELLS))
-@click.pass_context
-def completion_command(ctx: click.Context, shell: str) -> None:
+def completion_command(shell: str) -> None:
     """Print the script by which SHELL completes commands and options.
 
     bash: source <(nftproxy completion bash).  fish: nftproxy completion fish | source.  zsh: source <(nftproxy
     completion zsh), after compinit.
     """
+    click.echo(completion_script(shell))
+
+
+def completion_script(shell: str) -> str:
+    """Return the script of a shell.  It asks the program for all completions, so it doesn't depend on the commands."""
     made = get_completion_class(shell)
     assert made is not None, "click has these shells"
-    root = ctx.find_root()
-    click.echo(made(root.command, {}, "nftproxy", "_NFTPROXY_COMPLETE").source())
+    return made(click.Command("nftproxy"), {}, "nftproxy", "_NFTPROXY_COMPLETE").source()

@@ -110,7 +110,7 @@ def explain_command(
     question = Question(parse_to(to), parse_source(source) if source else None)
     fleet = {name: options.pop(name) for name in FLEET_PARAMETERS}
     names = (options["node"],) if options["node"] and not paths else ()
-    if asked := nodes_asked(nodes=names, agent_socket=agent_socket, timeout=timeout, **fleet):
+    if asked := nodes_asked(nodes=names, agent_socket=agent_socket, timeout=timeout, is_offline=bool(paths), **fleet):
         refuse_given(("paths", "kernel", "wants_trace", "wants_picture", *OFFLINE_ONLY), "is for a single node")
         sys.exit(_of_nodes(asked, to, source, output))
     if paths:

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+PLUGIN = "kubectl nftproxy"
+"""The name of the command line as kubectl's plugin."""
 START = 4.0
 """Seconds that a node gets beside the agent's --timeout, for the connection and for starting the command in the pod."""
 
@@ -104,8 +106,11 @@ def nodes_asked(
     agent_namespace: str,
     agent_socket: str,
     timeout: float,
+    is_offline: bool = False,
 ) -> NodesAsked | None:
     """Return the nodes that a command's options name, or None to ask the agent of this node.
+
+    Without such options kubectl's plugin asks all nodes, unless the command works from manifests (`is_offline`).
 
     Raises:
         UsageError: options contradict each other, or have no effect.
@@ -113,7 +118,8 @@ def nodes_asked(
     given = [bool(nodes), bool(node_selector), all_nodes]
     if sum(given) > 1:
         raise click.UsageError("give one of --node, --node-selector and --all-nodes")
-    if not any(given):
+    is_plugin = click.get_current_context().find_root().info_name == PLUGIN
+    if not any(given) and (is_offline or not is_plugin):
         if kubeconfig or context:
             raise click.UsageError("--kubeconfig and --context need --node, --node-selector or --all-nodes")
         return None

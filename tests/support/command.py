@@ -6,6 +6,7 @@ import contextlib
 import gc
 import io
 import sys
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 from unittest import mock
@@ -23,6 +24,15 @@ class Done(NamedTuple):
 
 def nftproxy(*arguments: str | Path, stdin: str = "") -> Done:
     """Run a command in this process."""
+    return _run(cli.main, arguments, stdin)
+
+
+def kubectl_nftproxy(*arguments: str | Path) -> Done:
+    """Run a command of kubectl's plugin in this process."""
+    return _run(cli.plugin, arguments, "")
+
+
+def _run(main: Callable[[], object], arguments: Sequence[str | Path], stdin: str) -> Done:
     out, err = io.StringIO(), io.StringIO()
     with (
         mock.patch.object(sys, "argv", ["nftproxy", *map(str, arguments)]),
@@ -32,7 +42,7 @@ def nftproxy(*arguments: str | Path, stdin: str = "") -> Done:
         contextlib.suppress(SystemExit),
     ):
         try:
-            cli.main()
+            main()
         except SystemExit as end:
             code = end.code
         finally:

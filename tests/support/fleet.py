@@ -20,7 +20,7 @@ from nftproxy_conformance.apiserver import ApiServer, ExecRequest, ExecResult
 
 from nftproxy.agent.socket.answers import AgentState, FamilyState, Versions
 from nftproxy.commands.status import StatusReport
-from tests.support.command import Done, nftproxy
+from tests.support.command import Done, kubectl_nftproxy, nftproxy
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 NAMESPACE = "kube-system"
@@ -82,6 +82,10 @@ class FleetOfAgents:
     def nftproxy(self, *arguments: str | Path) -> Done:
         """Run a command with the kubeconfig."""
         return nftproxy(*arguments, "--kubeconfig", self._kubeconfig)
+
+    def kubectl_nftproxy(self, *arguments: str | Path) -> Done:
+        """Run a command of kubectl's plugin with the kubeconfig."""
+        return kubectl_nftproxy(*arguments, "--kubeconfig", self._kubeconfig)
 
 
 def answering(value: object, status: int = 0, errors: str = "") -> RunCommand:

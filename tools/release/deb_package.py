@@ -13,9 +13,11 @@ from email.utils import formatdate
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from nftproxy.commands.completion import completion_script
 from tools.image.wheels import of_debian, run_pip
 from tools.project import MAINTAINER, URL
 from tools.release.artifact_source import ArtifactSource
+from tools.release.man_page import man_page
 
 FILES = Path(__file__).with_name("debian")
 UNUSED = (
@@ -26,6 +28,20 @@ UNUSED = (
 """Left out: programs of packages, and what only pip reads, some of which differs from build to build."""
 SOURCES = ("*.c", "*.h", "*.pyx", "*.pxd")
 OF_AN_ENVIRONMENT = "an environment in /opt/nftproxy (python3 -m venv --system-site-packages, then pip install), "
+
+
+PLACES = {
+    "launcher": "usr/sbin/nftproxy",
+    "kubectl-launcher": "usr/bin/kubectl-nftproxy",
+    "config.yaml": "etc/nftproxy/config.yaml",
+}
+"""The places of files of debian/."""
+COMPLETIONS = {
+    "bash": "usr/share/bash-completion/completions/nftproxy",
+    "fish": "usr/share/fish/vendor_completions.d/nftproxy.fish",
+    "zsh": "usr/share/zsh/vendor-completions/_nftproxy",
+}
+"""The places of what shells complete, as Debian's shells look for them."""
 
 
 def deb(source: ArtifactSource, version: str, wheel: Path, architecture: str, target: Path) -> Path:
@@ -59,15 +75,22 @@ def _install(source: ArtifactSource, wheel: Path, architecture: str, tree: Path)
     for pattern in SOURCES:
         for path in packages.rglob(pattern):
             path.unlink()
-    for file, place in (("launcher", "usr/sbin/nftproxy"), ("config.yaml", "etc/nftproxy/config.yaml")):
+    for file, place in PLACES.items():
         path = tree / "root" / place
         path.parent.mkdir(parents=True)
         (tree / "debian" / file).rename(path)
-    (tree / "root/usr/sbin/nftproxy").chmod(0o755)
+    for shell, place in COMPLETIONS.items():
+        path = tree / "root" / place
+        path.parent.mkdir(parents=True)
+        path.write_text(completion_script(shell) + "\n")
+    for program in ("usr/sbin/nftproxy", "usr/bin/kubectl-nftproxy"):
+        (tree / "root" / program).chmod(0o755)
 
 
 def _describe(source: ArtifactSource, version: str, debian: Path) -> None:
     """Write the files of debian/ that depend on the version."""
+    page = debian / "nftproxy.8"
+    page.write_text(man_page(page.read_text()))
     control = debian / "control"
     control.write_text(control.read_text().replace("@MAINTAINER@", MAINTAINER).replace("@HOMEPAGE@", URL))
     date = formatdate(source.epoch)
