@@ -1,14 +1,35 @@
 """The extensions of this nftproxy: the only place that names them."""
 
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
 from nftproxy.extensions.client_limits.feature import CLIENT_LIMITS
 from nftproxy.extensions.counts.feature import COUNTS
 from nftproxy.extensions.external_addresses.feature import EXTERNAL_ADDRESSES
 from nftproxy.extensions.failover.feature import FAILOVER
 from nftproxy.extensions.fast_path.feature import FAST_PATH
+from nftproxy.extensions.least_connections.feature import LEAST_CONNECTIONS
+from nftproxy.extensions.localhost.feature import LOCALHOST
 from nftproxy.rules.renderer import TEMPLATE_NAMES
 
-INSTALLED = (EXTERNAL_ADDRESSES, COUNTS, FAILOVER, CLIENT_LIMITS, FAST_PATH)
+if TYPE_CHECKING:
+    from nftproxy.agent.agent_part import MakePart
+
+INSTALLED = (EXTERNAL_ADDRESSES, COUNTS, FAILOVER, CLIENT_LIMITS, FAST_PATH, LEAST_CONNECTIONS, LOCALHOST)
 """The order is that of their rules at a place of the proxy's templates."""
 
 ALL_TEMPLATES = (*TEMPLATE_NAMES, *(name for each in INSTALLED for name in each.templates))
 """The names of all templates."""
+
+
+def agent_parts() -> Sequence[MakePart]:
+    """What makes the extensions' parts of the agent.  Only the agent imports them."""
+    from nftproxy.extensions.counts.agent.part import CountsPart
+    from nftproxy.extensions.failover.agent.part import FailoverPart
+    from nftproxy.extensions.fast_path.agent.part import FastPathPart
+    from nftproxy.extensions.least_connections.agent.part import LeastConnectionsPart
+    from nftproxy.extensions.localhost.agent.part import LocalhostPart
+
+    return (LocalhostPart.make, FailoverPart, LeastConnectionsPart, CountsPart, FastPathPart)

@@ -9,11 +9,8 @@ only the difference is sent.  The same objects give the same generations, in any
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
+from typing import TypeVar
 
-from nftproxy.extensions.counts.counted_fronts import CountedFronts
-from nftproxy.extensions.failover.gone_addresses import GoneAddresses
-from nftproxy.extensions.least_connections.balanced_lists import BalancedLists
-from nftproxy.extensions.localhost.forwardings import LocalhostPorts
 from nftproxy.model.addresses import Family
 from nftproxy.model.events import Event
 from nftproxy.model.mapping import Mapper, one_by_one
@@ -22,7 +19,7 @@ from nftproxy.model.stages import Stage
 from nftproxy.model.steps import Steps, finish
 from nftproxy.policy.choosing.choice import ChoiceCache
 from nftproxy.policy.compile import PortKey, compile_service, port_keys
-from nftproxy.policy.extension import Settings
+from nftproxy.policy.extension import Change, Settings
 from nftproxy.policy.facts import TableFacts
 from nftproxy.policy.flows import Flows
 from nftproxy.policy.fronts import LostClaim
@@ -45,6 +42,8 @@ from nftproxy.rules.transaction import (
     unhooked_transaction,
 )
 
+V = TypeVar("V")
+
 SKELETON = "this node"
 """The owner of each generation's skeleton and of the node's addresses in it."""
 
@@ -63,11 +62,8 @@ class Pipeline:
     Attributes:
         losses: the claims that Services don't get, by Service.
         flows: the UDP flows that must be forgotten.
-        gone_addresses: the TCP connections that must be forgotten.
         health_checks: the answers of health-check node ports.
-        localhost_ports: the endpoints that serve node ports at localhost.
-        balanced_lists: the lists that follow the connections of their endpoints.
-        counted: the owners of the fronts that are counted.
+        views: the views of extensions, by the extension's name.
         withheld: by family, the Services that contribute no rules, each with the reason, "" until it is known.
             agent/sync/quarantine.py decides which Services these are.
         choices: a cache of the choices for Services with many endpoints.
@@ -91,10 +87,9 @@ class Pipeline:
         self.settings = settings
         self._each = each
         self.lap: Callable[[Stage], object] = lambda _: None
-        self.state = ClusterState(node_name, settings.config)
+        self.state = ClusterState(node_name, settings.config, settings.extended())
         self.generations = {family: Generation(family) for family in families}
         self.flows = Flows(settings, self.generations)
-        self.gone_addresses = GoneAddresses(settings, self.generations)
         self._renderer = renderer
         renderer.require(name for each in settings.extensions for name in each.templates)
         whole = {each.name: each.whole_table(settings.config) for each in settings.extensions}
@@ -103,9 +98,9 @@ class Pipeline:
         self._compiled: dict[ObjectKey, Service] = {}
         self.choices = ChoiceCache()
         self.health_checks = HealthChecks()
-        self.localhost_ports = LocalhostPorts(settings.config)
-        self.balanced_lists = BalancedLists(settings)
-        self.counted = CountedFronts(settings.config)
+        families = tuple(self.generations)
+        self.views = {each.name: each.view(settings, families) for each in settings.extensions if each.view}
+        self._followed = {each.name for each in settings.everywhere}
         self.losses: dict[ObjectKey, list[LostClaim]] = {}
         self.withheld: dict[Family, dict[ObjectKey, str]] = {family: {} for family in self.generations}
         self._new_losses: list[LostClaim] = []
@@ -330,24 +325,42 @@ class Pipeline:
     def _refresh_derived(self, services: list[ObjectKey]) -> None:
         """Update everything that is derived from these Services beside rules.  After this nothing is invalid any more.
 
-        These are losses, counted fronts, UDP flows, addresses that are gone, health checks, node ports at localhost,
-        and balanced lists.
+        These are losses, UDP flows, health checks, and the views of extensions.
         """
         invalid = self._invalid
         claiming = [key for key in services if invalid.everything or key in invalid.services]
         for key in claiming:
             self._record_compiled(key)
             self._record_losses(key)
-        self.counted.refresh(self.state, claiming, self.generations)
         self.flows.refresh(self.state, services)
-        self.gone_addresses.refresh(self.state, services)
         self.health_checks.refresh(self.state, services, self.withheld)
-        self.localhost_ports.refresh(self.state, services, self.withheld)
-        cache = self.choices if len(services) <= MOST_CACHED else None
-        self.balanced_lists.refresh(self.state, services, self.withheld, self.size_of, cache)
+        self._refresh_views(services, claiming)
         self._updated.update(services)
         self._invalid = Invalidation()
         self.lap(Stage.FOLLOW)
+
+    def _refresh_views(self, services: Sequence[ObjectKey], claiming: Sequence[ObjectKey]) -> None:
+        """Let the views of extensions follow a change, as far as a Service or the configuration asks for them."""
+        everywhere = {each.name for each in self.settings.everywhere}
+        asked = {name for name in self.views if name in everywhere or self.state.users_of(name)}
+        if concerned := asked | self._followed:
+            cache = self.choices if len(services) <= MOST_CACHED else None
+            change = Change(self.state, services, claiming, self.withheld, self.size_of, cache)
+            for name in self.views:
+                if name in concerned:
+                    self.views[name].refresh(change)
+        self._followed = asked
+
+    def view(self, kind: type[V]) -> V:
+        """The view of this kind.
+
+        Raises:
+            LookupError: its extension isn't installed.
+        """
+        for each in self.views.values():
+            if isinstance(each, kind):
+                return each
+        raise LookupError(kind.__name__)
 
     def _table_blocks(self, family: Family, table: bool) -> dict[Owner, Block]:
         """The skeleton, if it was touched."""

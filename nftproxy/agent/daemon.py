@@ -20,6 +20,7 @@ from contextlib import aclosing
 from functools import partial
 from pathlib import Path
 
+from nftproxy.agent.agent_part import AgentContext, MakePart
 from nftproxy.agent.followers import Followers
 from nftproxy.agent.http.listeners import Listeners
 from nftproxy.agent.lifecycle.background import keep_running
@@ -41,14 +42,6 @@ from nftproxy.agent.socket.agent_socket import AgentSocket
 from nftproxy.agent.socket.queries import QueryContext, query_handlers
 from nftproxy.api.kinds import kinds_for
 from nftproxy.build import this_build
-from nftproxy.extensions.counts.agent.count_reader import COUNTED_SETS, SCREENED_SETS, CountReader
-from nftproxy.extensions.counts.agent.service_counts import ServiceCounts
-from nftproxy.extensions.failover.agent.silence_watch import SilenceWatch
-from nftproxy.extensions.failover.agent.unanswered import UnansweredReader
-from nftproxy.extensions.fast_path.agent.fast_path import keep_fast_path
-from nftproxy.extensions.least_connections.agent.connection_counts import established_connections
-from nftproxy.extensions.least_connections.agent.load_watch import LoadWatch
-from nftproxy.extensions.localhost.agent.forwarder import LocalhostForwarder
 from nftproxy.kernel.agent_lock import AgentLock
 from nftproxy.kernel.async_kernel import AsyncKernel
 from nftproxy.kernel.conntrack.sweeps import SweepQueue
@@ -82,6 +75,7 @@ class Daemon:
         pipeline: Pipeline,
         source: Callable[[], str],
         activities: Callable[[], Iterable[ResourceActivity]] = lambda: (),
+        extensions: Iterable[MakePart] = (),
     ) -> None:
         """Make the parts.  None of them starts.
 
@@ -89,6 +83,7 @@ class Daemon:
             pipeline: the rules that the kernel is to hold.
             source: names the source of the cluster's objects, for `nftproxy status`.
             activities: the activity of each resource of the API.
+            extensions: makes the parts of extensions.
         """
         config, state = pipeline.settings.config, pipeline.state
         started, libnftables = time.time(), Kernel().version()
@@ -105,31 +100,18 @@ class Daemon:
             health, self.metrics, started=started, activities=activities, find_node=lambda: state.node
         )
         self.faults = FaultReporter(pipeline, self._events, reporter)
-        reader = CountReader(COUNTED_SETS if config.service_counts else SCREENED_SETS)
-        self._counts = ServiceCounts(pipeline.counted, pipeline.generations, reader)
         context = QueryContext(pipeline, reporter, started, libnftables, source, lambda: self.faults.other_proxies)
         self._agent_socket = AgentSocket(config.agent_socket, query_handlers(context))
 
         self._startup_taint = StartupTaint(config.startup_taint, state.node.name, self.faults.report_startup_taint)
         self._conntrack = SweepQueue(self.metrics.count_sweep)
         report = self._events.report_fault
-        self._listeners = Listeners(
-            config, reporter, report, count=self._counts.exposition, note_taken=pipeline.health_checks.note_taken
-        )
-        has_localhost = bool(config.node_port_addresses.localhost)
-        self._forwarder = LocalhostForwarder(self.metrics, report) if has_localhost else None
-        self._silence_watch = SilenceWatch(state, pipeline.generations, UnansweredReader(), self.metrics, report)
-        self._load_watch = LoadWatch(pipeline.balanced_lists, established_connections, self.metrics)
-        followers = Followers(
-            pipeline,
-            self._conntrack,
-            self._listeners,
-            self._forwarder,
-            self._silence_watch,
-            self._load_watch,
-            self._startup_taint,
-            self.faults,
-        )
+        given = AgentContext(pipeline, self._kernel, self.metrics, self.faults, report)
+        self._parts = tuple(filter(None, [make(given) for make in extensions]))
+        exposed = [each.exposition for each in self._parts]
+        note_taken = pipeline.health_checks.note_taken
+        self._listeners = Listeners(config, reporter, report, exposed=exposed, note_taken=note_taken)
+        followers = Followers(pipeline, self._conntrack, self._listeners, self._startup_taint, self.faults, self._parts)
         self._loop = SyncLoop(
             pipeline,
             self._kernel,
@@ -185,8 +167,10 @@ class Daemon:
         """Return a context that closes the parts at its end, the lock last, even if a part can't be closed."""
         closing = contextlib.ExitStack()
         closing.callback(self._close_lock)
-        for part in (self._kernel, self._counts, self._conntrack, self._commits):
+        for part in self._parts:
             closing.callback(part.close)
+        for each in (self._kernel, self._conntrack, self._commits):
+            closing.callback(each.close)
         return closing
 
     def _close_lock(self) -> None:
@@ -202,18 +186,16 @@ class Daemon:
         try:
             with contextlib.suppress(Unavailable):  # the first load says so, and goes on trying
                 await self._kernel.prepare()
-            await self._counts.set_baseline()
+            for part in self._parts:
+                await part.start()
             await self._agent_socket.open()
-            watches = {
-                "connections without an answer": self._silence_watch.events(),
-                "connections of endpoints": self._load_watch.events(),
-            }
-            await self._loop.run({**sources, **watches})
+            added = {name: source for part in self._parts for name, source in part.sources().items()}
+            await self._loop.run({**sources, **added})
         finally:
             for task in beside:
                 task.cancel()
-            if self._forwarder:
-                await self._forwarder.close()
+            for part in self._parts:
+                await part.end()
             loop.remove_reader(self._commits)
 
     def _beside(self, post: PostEvent, nodes: ApiClient | None) -> Iterator[Callable[[], Awaitable[None]]]:
@@ -225,7 +207,8 @@ class Daemon:
             log.info(text, {"label": f"{PROXY_NAME}={config.service_proxy_name}"})
         else:
             yield partial(watch_other_proxies, self.faults.report_other_proxies)
-        yield partial(keep_fast_path, self._pipeline, self._kernel, self.faults.report_fast_path)
+        for part in self._parts:
+            yield from part.background()
         yield partial(watch_node, self._pipeline, self.faults, has_api=nodes is not None)
         if nodes is not None:
             yield partial(watch_credentials, nodes.credentials_fault, self.faults.report_credentials)
@@ -238,7 +221,11 @@ class Daemon:
 
 
 async def run_agent(
-    pipeline: Pipeline, file: ConfigFile, directory: Path | None = None, api_servers: Sequence[str] = ()
+    pipeline: Pipeline,
+    file: ConfigFile,
+    directory: Path | None = None,
+    api_servers: Sequence[str] = (),
+    extensions: Iterable[MakePart] = (),
 ) -> bool:
     """Run with the manifests of a directory, or else with the API server.  Return whether to restart.
 
@@ -246,13 +233,15 @@ async def run_agent(
         BadInput: as `run_with_cluster`.
     """
     if directory is None:
-        return await run_with_cluster(pipeline, file, api_servers)
-    return await run_with_directory(pipeline, file, directory)
+        return await run_with_cluster(pipeline, file, api_servers, extensions)
+    return await run_with_directory(pipeline, file, directory, extensions)
 
 
-async def run_with_directory(pipeline: Pipeline, file: ConfigFile, directory: Path) -> bool:
+async def run_with_directory(
+    pipeline: Pipeline, file: ConfigFile, directory: Path, extensions: Iterable[MakePart] = ()
+) -> bool:
     """Run with the manifests of a directory.  Return whether to restart.  Events go to the log only."""
-    daemon = Daemon(pipeline, lambda: str(directory))
+    daemon = Daemon(pipeline, lambda: str(directory), extensions=extensions)
     kinds = kinds_for(pipeline.settings.config.service_proxy_name)
     sources = {str(directory): Directory(directory, kinds).listings(), **_own_sources(pipeline)}
     if taint := pipeline.settings.config.startup_taint:
@@ -261,7 +250,9 @@ async def run_with_directory(pipeline: Pipeline, file: ConfigFile, directory: Pa
     return await daemon.run(sources, _log_event, daemon.reconfigured(file))
 
 
-async def run_with_cluster(pipeline: Pipeline, file: ConfigFile, api_servers: Sequence[str]) -> bool:
+async def run_with_cluster(
+    pipeline: Pipeline, file: ConfigFile, api_servers: Sequence[str], extensions: Iterable[MakePart] = ()
+) -> bool:
     """Run with the objects of the API server.  Return whether to restart.
 
     Raises:
@@ -274,7 +265,7 @@ async def run_with_cluster(pipeline: Pipeline, file: ConfigFile, api_servers: Se
         report_problems=lambda count, fresh: daemon.faults.report_problems(count, fresh),
         report_request=lambda request: daemon.metrics.count_request(request),
     )
-    daemon = Daemon(pipeline, lambda: cluster.way, cluster.activities.values)
+    daemon = Daemon(pipeline, lambda: cluster.way, cluster.activities.values, extensions)
     sources = {**cluster.sources(pipeline.state.node.name, config.service_proxy_name), **_own_sources(pipeline)}
 
     def check(config: Config) -> None:

@@ -1,21 +1,18 @@
 """Everything beside the rules that follows the cluster's state, each time after the kernel holds the rules.
 
-In this order: the settings and sweeps of connection tracking, health-check node ports, node ports at localhost, and the
-report of faults.
+In this order: the settings and sweeps of connection tracking, health-check node ports, the parts of
+extensions, and the report of faults.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
+from nftproxy.agent.agent_part import NEVER, AgentPart
 from nftproxy.agent.http.listeners import Listeners
 from nftproxy.agent.lifecycle.startup_taint import StartupTaint
 from nftproxy.agent.reporting.fault_reporter import FaultReporter
-from nftproxy.agent.sync.loading import now
-from nftproxy.extensions.failover.agent.silence_watch import SilenceWatch
-from nftproxy.extensions.least_connections.agent.load_watch import LoadWatch
-from nftproxy.extensions.localhost.agent.forwarder import LocalhostForwarder
 from nftproxy.kernel import sysctl
 from nftproxy.kernel.conntrack.sweeps import SweepQueue
 from nftproxy.kernel.process_resources import freeze_objects
@@ -35,12 +32,10 @@ class Followers:
     pipeline: Pipeline
     conntrack: SweepQueue
     listeners: Listeners
-    forwarder: LocalhostForwarder | None
-    """None unless the configuration enables localhost."""
-    silence_watch: SilenceWatch
-    load_watch: LoadWatch
     startup_taint: StartupTaint
     faults: FaultReporter
+    parts: Sequence[AgentPart] = ()
+    """The parts of extensions."""
     _is_first: bool = True
     _sweeps: Sweeps = field(default_factory=dict)
 
@@ -60,17 +55,16 @@ class Followers:
             self.conntrack.schedule(sweeps)
         checks = self.pipeline.health_checks.by_port
         await self.listeners.serve_checks(checks, health_check_addresses(state, config) if checks else ())
-        if self.forwarder:
-            self.forwarder.serve(self.pipeline.localhost_ports.by_port)
-        self.silence_watch.rules_loaded()
-        self.load_watch.rules_loaded()
+        for part in self.parts:
+            part.rules_loaded()
         self.faults.report_services()
-        return self.pipeline.gone_addresses.next_look
+        return min((part.next_look() for part in self.parts), default=NEVER)
 
     def _sweeps_of(self, families: Collection[Family]) -> Sweeps:
         """Return the sweeps of these families.  Sweeps of other families wait."""
-        gone = self.pipeline.gone_addresses.look(self.pipeline.state, now())
-        due = self._sweeps | self.pipeline.flows.pop_due() | gone
+        due = self._sweeps | self.pipeline.flows.pop_due()
+        for part in self.parts:
+            due |= part.sweeps()
         waiting = {front: usable for front, usable in due.items() if family_of(front.address) not in families}
         self._sweeps = dict(list(waiting.items())[-MOST_SWEEPS:])
         return {front: usable for front, usable in due.items() if front not in waiting}

@@ -36,9 +36,9 @@ from nftproxy.doctor.observations import (
     Unseen,
 )
 from nftproxy.doctor.saved_iptables import SavedTables, read_saved
-from nftproxy.extensions.fast_path.agent.flowtable import other_flowtables
 from nftproxy.kernel import agent_lock, capabilities, sysctl
 from nftproxy.kernel.nfnetlink import nft_queries
+from nftproxy.kernel.nfnetlink.flowtable import other_flowtables
 from nftproxy.kernel.nfnetlink.foreign_chains import foreign_chains
 from nftproxy.kernel.others import iptables_tools, ipvs, nfacct, processes
 from nftproxy.kernel.others.other_proxies import other_proxies

@@ -20,7 +20,7 @@ from nftproxy.agent.socket.connection_rows import largest, unnamed
 from nftproxy.commands.agent_client import LIVE, AgentClient, NoAnswer, NotReady
 from nftproxy.commands.other_nodes import NODES, NodesAsked, nodes_asked, report_failures
 from nftproxy.commands.output import STRUCTURED, structured, table
-from nftproxy.extensions.least_connections.agent.connection_counts import active_connections
+from nftproxy.kernel.conntrack.connection_counts import active_connections
 from nftproxy.model.addresses import port_text
 
 HEADER = ("SERVICE", "PORT", "ENDPOINT", "CONNECTIONS", "UNANSWERED")

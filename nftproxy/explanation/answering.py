@@ -13,10 +13,10 @@ from collections.abc import Collection, Generator, Iterable, Iterator, Sequence
 import msgspec
 
 from nftproxy.explanation.answer import Affinity, Case, ExplainedPlace, Explanation, List
-from nftproxy.explanation.cases import localhost_case, merged, served_case, unserved_case
+from nftproxy.explanation.cases import merged, served_case, unserved_case
 from nftproxy.explanation.clients import Client, addresses_of, assumption, clients
 from nftproxy.explanation.expected import affinity_of, base_chains, expected_at
-from nftproxy.explanation.explained_extension import features
+from nftproxy.explanation.explained_extension import Forwarded, features
 from nftproxy.explanation.ownership import (
     Served,
     health_check_at,
@@ -174,9 +174,9 @@ def _place(pipeline: Pipeline, spot: ToAddress, source: Source | None, pods: Pod
     )
     if served:
         return _served(bare, pipeline, spot, served, asking, pods)
-    forwarded = localhost_case(pipeline, spot, pods)
+    forwarded = next(filter(None, (each.forwarded(pipeline, spot, pods) for each in features(pipeline))), None)
     if forwarded and asking:
-        return _forwarded(bare, *forwarded)
+        return _forwarded(bare, forwarded)
     cases = merged(unserved_case(pipeline, spot, client) for client in asking)
     return _unserved(msgspec.structs.replace(bare, cases=cases), pipeline, spot)
 
@@ -218,15 +218,15 @@ def _served(
     )
 
 
-def _forwarded(place: ExplainedPlace, service: Service, port: str, case: Case) -> ExplainedPlace:
-    timeout, how = service.affinity_timeout, "the agent remembers clients, and takes the whole node for one client"
+def _forwarded(place: ExplainedPlace, found: Forwarded) -> ExplainedPlace:
+    service, timeout = found.service, found.service.affinity_timeout
     return msgspec.structs.replace(
         place,
-        front="node port at localhost",
-        owner=owner(service.key, port),
+        front=found.front,
+        owner=owner(service.key, found.port),
         policy=f"externalTrafficPolicy {service.external_policy.value}",
-        cases=(case,),
-        affinity=None if timeout is None else Affinity(timeout, how),
+        cases=(found.case,),
+        affinity=None if timeout is None else Affinity(timeout, found.how_remembered),
     )
 
 

@@ -29,7 +29,7 @@ from nftproxy.model.annotations import Algorithm
 from nftproxy.model.objects import ObjectKey, Place, Service, TrafficPolicy
 from nftproxy.model.pods import Pods
 from nftproxy.pipeline import Pipeline
-from nftproxy.policy.choosing.choice import choose, why_no_candidate
+from nftproxy.policy.choosing.choice import why_no_candidate
 from nftproxy.policy.choosing.verdicts import Choice
 from nftproxy.policy.claims import NODE
 from nftproxy.policy.compile import compile_service
@@ -303,22 +303,23 @@ def _endpoints(
 ) -> Iterator[EndpointShare]:
     """The endpoints of a front, as a client reaches them."""
     rows = Counter(Place(address, port) for slots in _slots(served, choice.list) for _, address, port in slots.rows)
-    return _shares(
+    return shares(
         pipeline.state.pod_names(served.service.key),
         pods,
         served.choice,
         choice.list,
         rows,
-        lambda place: place in rows and _is_masqueraded(pipeline, served, choice, client, *place),
+        is_masqueraded=lambda place: place in rows and _is_masqueraded(pipeline, served, choice, client, *place),
     )
 
 
-def _shares(
+def shares(
     names: Mapping[Address, str],
     pods: Pods,
     choice: Choice,
     name: List,
     rows: Counter[Place],
+    *,
     is_masqueraded: Callable[[Place], bool],
 ) -> Iterator[EndpointShare]:
     """Every endpoint of a Service port, with its share of the rows of a list, or the reason for its absence."""
@@ -386,34 +387,3 @@ def _why_none(pipeline: Pipeline, family: Family, served: Served) -> str:
     if served.choice.verdicts:
         return ""
     return f": {why_no_candidate(pipeline.state.slices_of(served.service.key), family, served.port)}"
-
-
-# Node ports at localhost, which no rule serves: the agent listens there and forwards (extensions/localhost/)
-
-
-def localhost_case(pipeline: Pipeline, spot: ToAddress, pods: Pods) -> tuple[Service, str, Case] | None:
-    """The Service that owns a port of localhost, its port's name, and the outcome of connections to it.
-
-    None if the agent doesn't listen there.
-    """
-    wanted = pipeline.localhost_ports.by_port.get(Place(spot.address, spot.port))
-    if wanted is None or spot.protocol is not Protocol.TCP:
-        return None
-    state = pipeline.state
-    service = state.services[wanted.service]
-    (port,) = (each for each in service.ports if each.node_port == spot.port and each.protocol is Protocol.TCP)
-    choice = choose(state.endpoints_of(service, spot.family), port)
-    name = List.LOCAL if service.external_policy is TrafficPolicy.LOCAL else List.CLUSTER
-    rows = Counter(wanted.endpoints)
-    endpoints = _shares(state.pod_names(service.key), pods, choice, name, rows, lambda _: True)
-    case = Case(
-        (SourceKind.NODE.value,),
-        Fate.FORWARDED,
-        f"the agent listens on {spot.address} and forwards, each connection to one of these endpoints at random",
-        list=name,
-        list_why=f"externalTrafficPolicy {service.external_policy.value}, without exemptions at localhost",
-        is_masqueraded=True,
-        source_why="the agent itself connects to the endpoint",
-        endpoints=tuple(endpoints),
-    )
-    return service, port.name, case

@@ -9,11 +9,12 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from nftproxy.explanation.answer import Admission
+from nftproxy.explanation.answer import Admission, Case
 from nftproxy.explanation.clients import Client
 from nftproxy.explanation.ownership import Served
 from nftproxy.explanation.question import ToAddress
-from nftproxy.model.objects import ObjectKey, Service
+from nftproxy.model.objects import ObjectKey, Place, Service
+from nftproxy.model.pods import Pods
 from nftproxy.pipeline import Pipeline
 from nftproxy.policy.extension import Extension
 from nftproxy.policy.facts import PortFacts
@@ -30,6 +31,19 @@ class Restrictions(NamedTuple):
     is_guarded: bool = False
 
 
+class Forwarded(NamedTuple):
+    """A place that the agent serves without a rule: the Service and its port's name, and the outcome of connections.
+
+    `front` is the kind of the place, and `how_remembered` says how clients come back to the same pod.
+    """
+
+    service: Service
+    port: str
+    case: Case
+    front: str
+    how_remembered: str
+
+
 @dataclass(frozen=True)
 class ExplainedExtension(Extension):
     """An extension with its words.
@@ -41,6 +55,9 @@ class ExplainedExtension(Extension):
         closes: the Service by which an external address rejects packets to a port that no Service has, or None.
         remarks: remarks about a front that a Service is served at.
         remarks_on_question: remarks about all places of a question together.
+        forwarded: the outcome of connections to a place that the agent serves without a rule, None if it doesn't.
+        noted: facts that the rules don't show, a line each.
+        silent: the endpoints that don't answer this node, as far as the feature knows.
         listed: the lines of `nftproxy list` about a Service.
     """
 
@@ -50,6 +67,9 @@ class ExplainedExtension(Extension):
     closes: Callable[[Pipeline, ToAddress], ObjectKey | None] = lambda _, __: None
     remarks: Callable[[Pipeline, ToAddress, Served, Sequence[Client]], Iterable[str]] = lambda _, __, ___, ____: ()
     remarks_on_question: Callable[[Pipeline, Sequence[ToAddress]], Iterable[str]] = lambda _, __: ()
+    forwarded: Callable[[Pipeline, ToAddress, Pods], Forwarded | None] = lambda _, __, ___: None
+    noted: Callable[[Pipeline], Iterable[str]] = lambda _: ()
+    silent: Callable[[Pipeline], Iterable[Place]] = lambda _: ()
     listed: Callable[[Pipeline, Service], Iterable[str]] = lambda _, __: ()
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+from nftproxy.explanation.explained_extension import features
 from nftproxy.model.addresses import TABLE, Family, of_family
 from nftproxy.model.codes import Code
 from nftproxy.model.errors import Problem
@@ -49,7 +50,7 @@ def notes(pipeline: Pipeline, problems: Sequence[Problem], ignored: Sequence[Ign
     for key, excess in sorted(pipeline.state.excessive.items()):
         yield f"quarantined: {excess.code}: {key}: {excess.reason}"
     yield from _topology_notes(pipeline)
-    yield from _localhost_notes(pipeline)
+    yield from (note for each in features(pipeline) for note in each.noted(pipeline))
     yield from _affinity_notes(pipeline, pipeline.settings)
 
 
@@ -72,16 +73,6 @@ def _topology_notes(pipeline: Pipeline) -> Iterator[str]:
                 which = f"{service.key}, port {port.port}"
                 yield f"topology: {Code.TOPOLOGY_UNUSED}: {which}: uses all endpoints in spite of {wish}: {why}"
                 break
-
-
-def _localhost_notes(pipeline: Pipeline) -> Iterator[str]:
-    """The node ports at localhost, which no rule serves."""
-    for port, each in sorted(pipeline.localhost_ports.by_port.items()):
-        places = ", ".join(dict.fromkeys(map(str, each.endpoints)))
-        yield f"localhost: the agent forwards {port}, of {each.service}, TCP only, to {places}"
-    for service, port, protocol in pipeline.localhost_ports.unserved(pipeline.state):
-        what = f"{protocol.value} port {port} of {service}"
-        yield f"localhost: {Code.LOCALHOST_TCP_ONLY}: nothing serves {what}: only TCP is forwarded"
 
 
 def _affinity_notes(pipeline: Pipeline, settings: Settings) -> Iterator[str]:

@@ -5,13 +5,14 @@ Events of the API, which the agent sends, are in agent/reporting/event_recorder.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import NamedTuple
-
 import msgspec
 
-from nftproxy.model.addresses import Address, Family
-from nftproxy.model.objects import ClusterObject, Ignored, Node, ObjectKey, Place, ServiceCIDR, TrafficPolicy
+from nftproxy.model.addresses import Address
+from nftproxy.model.objects import ClusterObject, Ignored, Node, ObjectKey, Place, ServiceCIDR
+
+
+class Observation(msgspec.Struct, frozen=True):
+    """An observation of this node by an extension.  Each type has a single value at a time."""
 
 
 class HostAddresses(msgspec.Struct, frozen=True):
@@ -20,48 +21,13 @@ class HostAddresses(msgspec.Struct, frozen=True):
     addresses: frozenset[Address]
 
 
-class SilentPlaces(msgspec.Struct, frozen=True):
-    """All endpoints that don't answer this node by TCP, in the order in which they fell silent.
-
-    `refusing` are those of them that answer with a reset.
-    """
-
-    places: tuple[Place, ...]
-    refusing: frozenset[Place] = frozenset()
-
-
-class ListKey(NamedTuple):
-    """A list of endpoints of a Service's TCP port, by the port's name and the policy that asks for the list."""
-
-    service: ObjectKey
-    port: str
-    family: Family
-    policy: TrafficPolicy
-
-    @property
-    def rank(self) -> tuple[ObjectKey, str, str, str]:
-        """Sort key, as members of an Enum have no order."""
-        return self.service, self.port, self.family.value, self.policy.value
-
-
-NEUTRAL = 100
-Factors = Mapping[Place, int]
-"""The percentage of its weight that each endpoint of a list gets, 1 or more.  Absent endpoints are `NEUTRAL`."""
-
-
-class LoadFactors(msgspec.Struct, frozen=True):
-    """The factors of lists whose endpoints have unequal numbers of connections (extensions/least_connections/)."""
-
-    by_list: Mapping[ListKey, Factors]
-
-
 class ApiServers(msgspec.Struct, frozen=True):
     """All addresses and ports at which this agent reaches the API server."""
 
     places: frozenset[Place]
 
 
-Seen = HostAddresses | SilentPlaces | LoadFactors | ApiServers
+Seen = HostAddresses | ApiServers | Observation
 """An observation of this node itself.  Each type has a single value at a time."""
 
 

@@ -91,7 +91,7 @@ def compile_service(
             continue
         had = [claimed for claimed in fronts if not claimed.denial]
         choice = choose(endpoints, port, cache)
-        drawing = Drawing(family, service, port, state.node.name, settings, state.factors)
+        drawing = Drawing(family, service, port, state.node.name, settings, state)
         compiler = _PortCompiler(own, choice, drawing, own_addresses(state))
         fields: dict[str, Any] = compiler.collected(had)
         if adding:

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import msgspec
 
 from nftproxy.extensions.algorithms.placement import NO_FACTORS, is_consistent, lane, placed
+from nftproxy.extensions.least_connections.factors import Factors, ListKey
+from nftproxy.extensions.least_connections.known_factors import factors_of
 from nftproxy.model.addresses import Family, Protocol
 from nftproxy.model.annotations import Algorithm
-from nftproxy.model.events import Factors, ListKey
 from nftproxy.model.objects import Service, ServicePort, TrafficPolicy
 from nftproxy.policy.choosing.candidates import Candidate
 from nftproxy.policy.extension import Settings
 from nftproxy.policy.facts import DrawFacts, Endings, Front, ListFacts, Row
 from nftproxy.policy.numbers import NUMBERS, Draw, as_address, draw_number, slot_addresses
+from nftproxy.policy.state import ClusterState
 
 HASH_SEED = "0x6e667470"
 """Any constant will do ("nftp"): without a seed, nft picks a random seed at each load, and clients would move."""
@@ -60,7 +62,7 @@ class Drawing:
         port: ServicePort,
         node_name: str,
         settings: Settings,
-        factors: Mapping[ListKey, Factors],
+        state: ClusterState,
     ) -> None:
         self._family = family
         self._placement_key = f"{node_name} {service.key}"
@@ -69,7 +71,8 @@ class Drawing:
         """The seconds for which clients are remembered, also as an address.  Empty if they aren't."""
         self._algorithm = algorithm = algorithm_of(family, service, port.protocol, settings)
         self._factors: dict[TrafficPolicy, Factors] = {}
-        if factors and algorithm is Algorithm.LEAST_CONNECTIONS:
+        if algorithm is Algorithm.LEAST_CONNECTIONS:
+            factors = factors_of(state)
             keys = {policy: ListKey(service.key, port.name, family, policy) for policy in TrafficPolicy}
             self._factors = {policy: factors[key] for policy, key in keys.items() if key in factors}
         if algorithm is Algorithm.ROUND_ROBIN:

@@ -12,19 +12,21 @@ nftproxy/extensions/, and an `Extension` is its value.  `Settings` carries the e
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Hashable, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from nftproxy.model.addresses import Address, Family
 from nftproxy.model.annotations import PLAIN
-from nftproxy.model.objects import Service, ServicePort
+from nftproxy.model.events import Observation
+from nftproxy.model.objects import ObjectKey, Place, Service, ServicePort
 from nftproxy.model.settings import Capabilities, Config
+from nftproxy.policy.choosing.choice import ChoiceCache
 from nftproxy.policy.choosing.verdicts import Choice
 from nftproxy.policy.claims import Claim
 from nftproxy.policy.facts import Addition, Endings, Part
 from nftproxy.policy.fronts import ClaimedFront
-from nftproxy.policy.state import ClusterState
+from nftproxy.policy.state import ClusterState, Extended
 
 
 class Restriction(NamedTuple):
@@ -68,6 +70,29 @@ class CompiledPort(NamedTuple):
     untranslated: Collection[Claim]
 
 
+class Change(NamedTuple):
+    """A change of the state whose rules have just been made, for views that follow it.
+
+    `services` have changed, and `claiming` are those of them whose fronts may have changed.  `without_rules` are the
+    Services without rules in each family, and `size_of` returns the elements of a Service.  `cache` saves time, and
+    changes no outcome.
+    """
+
+    state: ClusterState
+    services: Sequence[ObjectKey]
+    claiming: Sequence[ObjectKey]
+    without_rules: Mapping[Family, Collection[ObjectKey]]
+    size_of: Callable[[ObjectKey], int]
+    cache: ChoiceCache | None
+
+
+class View(Protocol):
+    """Something that an extension derives from the state beside rules."""
+
+    def refresh(self, change: Change) -> None:
+        """Follow a change.  It is called while a Service or the configuration asks for the extension, and once more."""
+
+
 AddToPort = Callable[[CompiledPort], Addition | None]
 """Returns the share of an extension for a port.  It is called for the ports of a Service in their order."""
 
@@ -92,6 +117,10 @@ class Extension:
         later: the share whose declarations belong to the shape of every table, as a Service may ask for them later.
         ports: returns a function that adds to the ports of a Service.
         whole_table: a table of its own, None without any.
+        view: makes the view that follows the state, given the settings and the families.
+        left_out: the endpoints that a Service leaves out, the first ones first if not all may be left out.
+        concerned: by the type of an observation, a function that returns the Services whose endpoints change by it,
+            given the state and the observations before and after.
     """
 
     name: str
@@ -104,6 +133,11 @@ class Extension:
     later: Callable[[Family], Part | None] = lambda _: None
     ports: Callable[[CompiledService], AddToPort] | None = None
     whole_table: Callable[[Config], Part | None] = lambda _: None
+    view: Callable[[Settings, Sequence[Family]], View] | None = None
+    left_out: Callable[[ClusterState, Service], Sequence[Place]] = lambda _, __: ()
+    concerned: Mapping[type[Observation], Callable[[ClusterState, Any, Any], Iterable[ObjectKey]]] = field(
+        default_factory=dict
+    )
 
 
 @dataclass(frozen=True)
@@ -130,8 +164,18 @@ class Settings:
             return self.everywhere
         return tuple(each for each in self.extensions if each in self.everywhere or each.uses(service))
 
-    def uses(self, service: Service) -> set[Hashable]:
-        """The parts of features that a Service's annotations ask for."""
-        return (
-            {use for each in self.extensions for use in each.uses(service)} if service.options is not PLAIN else set()
-        )
+    def extended(self) -> Extended:
+        """What extensions say of the state."""
+        concerned = {kind: each for extension in self.extensions for kind, each in extension.concerned.items()}
+        return Extended(self._uses, self._left_out, concerned)
+
+    def _uses(self, service: Service) -> frozenset[Hashable]:
+        """The names of the extensions that a Service's annotations ask for, and the parts of these."""
+        if service.options is PLAIN:
+            return frozenset()
+        asked = {each.name: each.uses(service) for each in self.extensions}
+        return frozenset(use for name, uses in asked.items() if uses for use in (name, *uses))
+
+    def _left_out(self, state: ClusterState, service: Service) -> Sequence[Place]:
+        found = [place for each in self.extensions for place in each.left_out(state, service)]
+        return tuple(dict.fromkeys(found)) if found else ()

@@ -6,27 +6,14 @@ proportion to the change.  The same objects make the same state, in any order of
 
 from __future__ import annotations
 
-from collections.abc import Collection, Generator, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Collection, Generator, Hashable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import msgspec
 
-from nftproxy.model.addresses import Address, Family, Network, Protocol
-from nftproxy.model.annotations import PLAIN, Algorithm, Failover
-from nftproxy.model.events import (
-    ApiServers,
-    Event,
-    Factors,
-    HostAddresses,
-    Listed,
-    ListKey,
-    LoadFactors,
-    Put,
-    Removed,
-    Seen,
-    SilentPlaces,
-    key_of,
-)
+from nftproxy.model.addresses import Address, Family, Network
+from nftproxy.model.annotations import PLAIN, Algorithm
+from nftproxy.model.events import ApiServers, Event, HostAddresses, Listed, Observation, Put, Removed, Seen, key_of
 from nftproxy.model.objects import (
     ClusterObject,
     Endpoint,
@@ -69,27 +56,46 @@ class Invalidation(msgspec.Struct):
         self.everything |= other.everything
 
 
+class Extended(NamedTuple):
+    """What extensions say of the state (extension.py).
+
+    `uses` returns the parts of extensions that a Service asks for.  `left_out` returns the endpoints that a Service
+    leaves out, the first ones first if not all may be left out.  `concerned` has, by the type of an observation, a
+    function that returns the Services whose endpoints change by it, given the observations before and after.
+    """
+
+    uses: Callable[[Service], frozenset[Hashable]]
+    left_out: Callable[[ClusterState, Service], Sequence[Place]]
+    concerned: Mapping[type[Observation], Callable[[ClusterState, Any, Any], Iterable[ObjectKey]]]
+
+
+NOT_EXTENDED = Extended(lambda _: frozenset(), lambda _, __: (), {})
+
+
 class ClusterState:
     """Services, EndpointSlices, this Node and ServiceCIDRs, with the indexes that compiling needs.
 
     `services` are the Services within the limits (limits.py) and the budget (budget.py).  `excessive` has the rest,
     each with the reason.  `excess_changes` counts the changes of `excessive`.
     `ignored` are the Services that aren't for this proxy, which no rule depends on.
-    `failing_over` has the `services` that ask for failover, by failure.  `silent` are the endpoints that don't answer,
-    and `refusing` those of them that refuse.  `factors` shift the weights of lists with least connections.
+    `users` has the `services` that ask for each part of an extension.  `observed` are the observations of extensions.
     """
 
-    def __init__(self, node_name: str, config: Config = Config()) -> None:  # noqa: B008  # a value
+    def __init__(
+        self,
+        node_name: str,
+        config: Config = Config(),  # noqa: B008  # a value
+        extended: Extended = NOT_EXTENDED,
+    ) -> None:
         self.node = Node(node_name)
         self.has_node = False
         """Whether the cluster has a Node of this name."""
         self.host_addresses: frozenset[Address] | None = None
-        self.silent: tuple[Place, ...] = ()
-        self.refusing: frozenset[Place] = frozenset()
-        self.factors: Mapping[ListKey, Factors] = {}
+        self.observed: dict[type[Observation], Observation] = {}
         self.api_servers: frozenset[Place] = frozenset()
         self.services: dict[ObjectKey, Service] = {}
-        self.failing_over: dict[Failover, set[ObjectKey]] = {each: set() for each in Failover}
+        self.users: dict[Hashable, set[ObjectKey]] = {}
+        self._extended = extended
         self.excessive: dict[ObjectKey, Exceeded | Shortage] = {}
         self.excess_changes = 0
         self._budget = Budget(config.element_budget)
@@ -116,29 +122,12 @@ class ClusterState:
 
     def endpoints_of(self, service: Service, family: Family) -> ServiceEndpoints:
         """The inputs to the choice of a Service's endpoints in a family."""
-        return ServiceEndpoints.of(service, self.slices_of(service.key), family, self.node, self._silent_of(service))
+        left_out = () if service.options is PLAIN else self._extended.left_out(self, service)
+        return ServiceEndpoints.of(service, self.slices_of(service.key), family, self.node, left_out)
 
-    def _silent_of(self, service: Service) -> tuple[Place, ...]:
-        """The silent endpoints that a Service leaves out, longest silence first."""
-        leaves_out = service.options.fails_over
-        return tuple(
-            place
-            for place in self.silent
-            if leaves_out(Failover.REFUSED if place in self.refusing else Failover.SILENT)
-        )
-
-    @property
-    def watched(self) -> set[ObjectKey]:
-        """The Services that leave out silent endpoints."""
-        return self.failing_over[Failover.SILENT] | self.failing_over[Failover.REFUSED]
-
-    def watched_places(self) -> dict[Place, list[ObjectKey]]:
-        """The endpoints of watched Services, each with these Services.  This takes a while."""
-        found: dict[Place, list[ObjectKey]] = {}
-        for key in sorted(self.watched):
-            for place in {place for each in self.slices_of(key) for place in _places(each)}:
-                found.setdefault(place, []).append(key)
-        return found
+    def users_of(self, use: Hashable) -> Collection[ObjectKey]:
+        """The Services that ask for a part of an extension."""
+        return self.users.get(use, ())
 
     def slices(self) -> Collection[EndpointSlice]:
         """All EndpointSlices."""
@@ -264,12 +253,11 @@ class ClusterState:
             case HostAddresses() if self.host_addresses != new.addresses:
                 self.host_addresses = new.addresses
                 touched.table = touched.everything = True
-            case SilentPlaces() if (self.silent, self.refusing) != (new.places, new.refusing):
-                self._change_silent(new, touched)
-            case LoadFactors(by_list=factors):
-                before, self.factors = self.factors, factors
-                changed = {key.service for key in {*before, *factors} if before.get(key) != factors.get(key)}
-                touched.endpoints |= changed & self.services.keys()
+            case Observation():
+                before = self.observed.get(type(new))
+                if before != new:
+                    self.observed[type(new)] = new
+                    touched.endpoints.update(self._extended.concerned[type(new)](self, before, new))
             case ApiServers() if self.api_servers != new.places:
                 self.api_servers = new.places
                 self.claims.set_api_servers(new.places)
@@ -358,25 +346,20 @@ class ClusterState:
         if new is not None:
             self.claims.add(new)
             self.services[key] = new
-        self._record_failover(key, new, touched)
+        if any(each is not None and each.options is not PLAIN for each in (old, new)):
+            self._record_users(key, old, new, touched)
         touched.services.add(key)
 
-    def _record_failover(self, key: ObjectKey, new: Service | None, touched: Invalidation) -> None:
-        """Note a Service's failures with failover.  The skeleton depends on whether any Service has it."""
-        failures = (new.options.failover if new is not None else None) or frozenset()
-        for failure, services in self.failing_over.items():
-            if (failure in failures) != (key in services):
-                had = bool(services)
-                services ^= {key}
-                touched.table |= bool(services) != had
-
-    def _change_silent(self, new: SilentPlaces, touched: Invalidation) -> None:
-        """Replace the silent endpoints.  Their order matters, too: if not all may be left out, the first are."""
-        changed = {*new.places, *self.silent}
-        self.silent, self.refusing = new.places, new.refusing
-        for key in self.watched:
-            if any(place in changed for each in self.slices_of(key) for place in _places(each)):
-                touched.endpoints.add(key)
+    def _record_users(self, key: ObjectKey, old: Service | None, new: Service | None, touched: Invalidation) -> None:
+        """Note the parts of extensions that a Service asks for.  The skeleton depends on whether any Service does."""
+        before, after = (self._extended.uses(each) if each else frozenset() for each in (old, new))
+        for use in before ^ after:
+            users = self.users.setdefault(use, set())
+            had = bool(users)
+            users ^= {key}
+            touched.table |= bool(users) != had
+            if not users:
+                del self.users[use]
 
     def _change_slice(self, key: ObjectKey, new: EndpointSlice | None, touched: Invalidation) -> None:
         old = self._slices.get(key)
@@ -413,11 +396,3 @@ def _defaults(config: Config) -> dict[str, Any]:
     """The options of Services without annotations, as far as they differ from `PLAIN`."""
     algorithm = {"algorithm": config.algorithm} if config.algorithm is not Algorithm.RANDOM else {}
     return {**algorithm, **({"failover": config.failover} if config.failover else {})}
-
-
-def _places(endpoint_slice: EndpointSlice) -> Iterator[Place]:
-    """The places at which the endpoints of a slice answer by TCP."""
-    for port in endpoint_slice.ports:
-        if port.protocol is Protocol.TCP:
-            for address in endpoint_slice.endpoints.addresses:
-                yield Place(address, port.port)

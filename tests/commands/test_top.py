@@ -8,7 +8,7 @@ from pathlib import Path
 from nftproxy.agent.socket.answers import ConnectionRow, Connections
 from nftproxy.agent.socket.connection_rows import largest, unnamed
 from nftproxy.commands.top import lines_of
-from nftproxy.extensions.least_connections.agent.connection_counts import ConnectionCounts, Translation
+from nftproxy.kernel.conntrack.connection_counts import ConnectionCounts, Translation
 from nftproxy.model.addresses import Address, Protocol
 from tests.support.command import nftproxy
 

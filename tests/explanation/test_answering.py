@@ -13,6 +13,7 @@ from nftproxy.explanation.answer import MOST_ENDPOINTS, Admits, ExplainedPlace, 
 from nftproxy.explanation.answering import MAX_PLACES, explain
 from nftproxy.explanation.question import Question, SourceKind, parse_source, parse_to
 from nftproxy.extensions.algorithms.placement import MOST_BALANCED
+from nftproxy.extensions.localhost.forwardings import LocalhostPorts
 from nftproxy.model.addresses import Address, Family
 from nftproxy.model.annotations import Algorithm
 from nftproxy.model.codes import Code
@@ -389,8 +390,8 @@ def test_shares_take_no_walk_for_each_endpoint(monkeypatch: pytest.MonkeyPatch) 
     made = pipeline(
         service(type="NodePort", ports=["http:80:30080"]), slice_of(endpoints=pods), node_port_addresses=["localhost"]
     )
-    by_port = made.localhost_ports.by_port
-    made.localhost_ports.by_port = {
+    by_port = made.view(LocalhostPorts).by_port
+    made.view(LocalhostPorts).by_port = {
         port: each._replace(endpoints=Walked(each.endpoints)) for port, each in by_port.items()
     }
     monkeypatch.setattr(Counter, "total", counted)

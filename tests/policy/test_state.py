@@ -12,12 +12,15 @@ from nftproxy_conformance.strategies import quick
 from nftproxy_conformance.strategies.histories import batches, clusters, histories, survivors
 from nftproxy_conformance.strategies.objects import SERVICES, Given
 
+from nftproxy.extensions.failover.silent_places import SilentPlaces
+from nftproxy.installed import INSTALLED
 from nftproxy.model.addresses import Address
 from nftproxy.model.annotations import Algorithm, Failover, ServiceOptions
-from nftproxy.model.events import ApiServers, Event, Listed, Put, Removed, SilentPlaces, key_of
+from nftproxy.model.events import ApiServers, Event, Listed, Put, Removed, key_of
 from nftproxy.model.objects import EndpointSlice, Node, Place, Service, ServiceCIDR
 from nftproxy.model.settings import Config
 from nftproxy.policy.claims import ClaimKind, Denial
+from nftproxy.policy.extension import Settings
 from nftproxy.policy.limits import size
 from nftproxy.policy.state import ClusterState, Invalidation
 from tests.support.factories import (
@@ -36,10 +39,12 @@ WEB, CART = key("shop/web"), key("shop/cart")
 NOTHING = Invalidation()
 EVERYTHING = Invalidation(table=True, everything=True)
 
+EXTENDED = Settings(extensions=INSTALLED).extended()
+
 
 def state(*objects: Given) -> ClusterState:
     """The state of node-a with these objects."""
-    made = ClusterState("node-a")
+    made = ClusterState("node-a", extended=EXTENDED)
     for each in objects:
         made.ingest(Put(each))
     return made
@@ -80,7 +85,7 @@ def test_the_annotation_goes_before_the_configuration(annotation: str | None, ha
     for event in (Put(web), Listed(Service, (web,))):
         made = ClusterState("node-a", Config(failover=frozenset({Failover.SILENT})))
         made.ingest(event)
-        assert (web.key in made.watched) is has_it
+        assert (Failover.SILENT in (made.services[web.key].options.failover or ())) is has_it
 
 
 def test_the_default_algorithm_is_of_services_without_the_annotation() -> None:
@@ -164,7 +169,7 @@ def test_an_endpoint_that_takes_the_place_of_another_is_not_weighed(monkeypatch:
         return size(given, *others, **tweaks)
 
     monkeypatch.setattr("nftproxy.policy.state.size", counting)
-    state = ClusterState("node-a")
+    state = ClusterState("node-a", extended=EXTENDED)
     changes: list[tuple[Service | EndpointSlice, int]] = [
         (service("shop/web"), 1),
         (slice_of("shop/web", ["10.1.0.4@node-a"]), 1),
@@ -185,7 +190,7 @@ def test_an_endpoint_that_takes_the_place_of_another_is_not_weighed(monkeypatch:
 
 def test_the_size_of_a_change_is_known_before_it_is_ingested() -> None:
     """The expected size of a Service counts the new versions of its objects, and is 0 beyond a limit."""
-    state = ClusterState("node-a")
+    state = ClusterState("node-a", extended=EXTENDED)
     for change in (slice_of("shop/web", ["10.1.0.4"], suffix="2"), slice_of("shop/web", ["10.1.0.5"])):
         state.ingest(Put(change))
     web, more = service("shop/web"), slice_of("shop/web", ["10.1.0.5", "10.1.0.6", "10.1.0.7"])
@@ -409,7 +414,7 @@ def test_touched_adds_up() -> None:
 @given(st.data(), clusters)
 def test_the_order_of_events_does_not_matter(data: st.DataObject, cluster: list[Given]) -> None:
     """The same objects make the same state, in any order of events."""
-    states = [ClusterState("node-a"), ClusterState("node-a")]
+    states = [ClusterState("node-a", extended=EXTENDED), ClusterState("node-a", extended=EXTENDED)]
     for made in states:
         for batch in data.draw(batches(cluster)):
             for event in batch:
@@ -421,7 +426,7 @@ def test_the_order_of_events_does_not_matter(data: st.DataObject, cluster: list[
 @given(histories)
 def test_the_state_is_what_events_left(history: list[list[Event]]) -> None:
     """After any events the state is that of the present objects."""
-    made = ClusterState("node-a")
+    made = ClusterState("node-a", extended=EXTENDED)
     for batch in history:
         for event in batch:
             made.ingest(event)

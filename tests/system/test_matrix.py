@@ -20,8 +20,8 @@ from nftproxy_conformance.specification.oracle import Oracle
 from nftproxy_conformance.specification.world import World
 from nftproxy_conformance.subjects.rendered import end_gone
 
+from nftproxy.extensions.failover.silent_places import SilentPlaces
 from nftproxy.model.addresses import Address, Protocol
-from nftproxy.model.events import SilentPlaces
 from nftproxy.model.objects import EndpointSlice, Service, TrafficPolicy
 from nftproxy.model.objects import Place as EndpointPlace
 from nftproxy.model.settings import DetectLocalMode, ExternalAddresses, Ping

@@ -16,10 +16,10 @@ from typing import NamedTuple, Self
 from nftproxy_conformance.lab.namespace import LabError, Namespace
 from nftproxy_conformance.lab.node import Node
 
-from nftproxy.extensions.fast_path.agent.flowtable import follow_interfaces
 from nftproxy.extensions.fast_path.rules import TEMPLATE, FastPathFacts
-from nftproxy.extensions.least_connections.agent.connection_counts import offloaded_connections
 from nftproxy.installed import ALL_TEMPLATES
+from nftproxy.kernel.conntrack.connection_counts import offloaded_connections
+from nftproxy.kernel.nfnetlink.flowtable import follow_interfaces
 from nftproxy.model.addresses import FAST_PATH_TABLE, Family
 from nftproxy.policy import facts
 from nftproxy.rules.renderer import Renderer

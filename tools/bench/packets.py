@@ -30,7 +30,7 @@ import click
 from nftproxy_conformance.lab import obstacle
 from nftproxy_conformance.lab.namespace import LabError
 
-from nftproxy.extensions.fast_path.agent.flowtable import fast_path_interfaces, follow_interfaces
+from nftproxy.kernel.nfnetlink.flowtable import fast_path_interfaces, follow_interfaces
 from tests.support.flowtables import has_flowtables
 from tools.bench.packet_ways import BATCH, BATCHES, FAST, PATIENCE, Flow, Kind, Sender, Way, flows
 

@@ -7,18 +7,9 @@ from collections.abc import Iterable
 from hypothesis import strategies as st
 from msgspec import structs
 
-from nftproxy.model.events import (
-    ApiServers,
-    Event,
-    HostAddresses,
-    Listed,
-    LoadFactors,
-    Put,
-    Removed,
-    Seen,
-    SilentPlaces,
-    key_of,
-)
+from nftproxy.extensions.failover.silent_places import SilentPlaces
+from nftproxy.extensions.least_connections.factors import LoadFactors
+from nftproxy.model.events import ApiServers, Event, HostAddresses, Listed, Observation, Put, Removed, Seen, key_of
 from nftproxy.model.objects import (
     ClusterObject,
     EndpointPort,
@@ -174,6 +165,7 @@ def updates(of: Given) -> st.SearchStrategy[Given]:
         return load_factors
     if isinstance(of, ApiServers):
         return api_servers
+    assert not isinstance(of, Observation), "each observation has a strategy above"
     fields = [name for name in of.__struct_fields__ if name not in ("key", "name")]
     return st.tuples(KINDS[type(of)], st.sampled_from(fields)).map(lambda drawn: _with_field(of, *drawn))
 

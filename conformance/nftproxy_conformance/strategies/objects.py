@@ -13,6 +13,9 @@ from typing import Any, TypeVar
 from hypothesis import strategies as st
 from msgspec import structs
 
+from nftproxy.extensions.failover.silent_places import SilentPlaces
+from nftproxy.extensions.least_connections.factors import ListKey, LoadFactors
+from nftproxy.installed import INSTALLED
 from nftproxy.model.addresses import Address, Family, Protocol
 from nftproxy.model.annotations import (
     OF_SERVICES,
@@ -26,7 +29,7 @@ from nftproxy.model.annotations import (
     Word,
     field_of,
 )
-from nftproxy.model.events import ApiServers, HostAddresses, ListKey, LoadFactors, Seen, SilentPlaces
+from nftproxy.model.events import ApiServers, HostAddresses, Seen
 from nftproxy.model.objects import (
     ClusterObject,
     Endpoint,
@@ -350,7 +353,7 @@ configs = st.builds(_with_closed, _configs, st.booleans())
 """Any way to recognise local sources, to masquerade and to serve node ports."""
 
 all_settings: st.SearchStrategy[Settings] = st.builds(
-    Settings, configs, st.builds(Capabilities, wide_maps=st.booleans())
+    Settings, configs, st.builds(Capabilities, wide_maps=st.booleans()), st.just(INSTALLED)
 )
 """Any configuration, with an nft that is new or old."""
 

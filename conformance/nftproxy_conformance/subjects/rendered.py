@@ -6,11 +6,13 @@ import math
 from collections.abc import Iterable, Sequence
 
 from nftproxy.api.parse import parse_object
+from nftproxy.extensions.failover.gone_addresses import GoneAddresses
+from nftproxy.extensions.failover.silent_places import SilentPlaces
 from nftproxy.installed import INSTALLED
 from nftproxy.kernel.conntrack.sweeps import Sweeper
 from nftproxy.kernel.libnftables import Kernel
 from nftproxy.model.addresses import Family
-from nftproxy.model.events import Event, HostAddresses, Listed, Put, SilentPlaces
+from nftproxy.model.events import Event, HostAddresses, Listed, Put
 from nftproxy.model.objects import EndpointSlice, Node, Place, Service, ServiceCIDR
 from nftproxy.model.settings import Capabilities
 from nftproxy.pipeline import Pipeline
@@ -104,12 +106,12 @@ def end_gone(pipeline: Pipeline, node: Namespace, now: float) -> float:
     """Look and sweep as the agent does, from a time on, without waiting.  Return the time of the last look."""
     sweeper = Sweeper(lambda _: None)
     while True:
-        if swept := pipeline.gone_addresses.look(pipeline.state, now):
+        if swept := pipeline.view(GoneAddresses).look(pipeline.state, now):
             node.call(sweeper.sweep, swept)
-        if pipeline.gone_addresses.next_look == math.inf:
+        if pipeline.view(GoneAddresses).next_look == math.inf:
             sweeper.close()
             return now
-        now = pipeline.gone_addresses.next_look
+        now = pipeline.view(GoneAddresses).next_look
 
 
 def events(world: World) -> Iterable[Event]:

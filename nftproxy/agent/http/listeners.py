@@ -61,7 +61,7 @@ _CLOSED = Answer(503, _TEXT, b"")
 
 Respond = Callable[[str], Awaitable[Answer]]
 """Answers a request for a path."""
-Count = Callable[[], Awaitable[bytes]]
+Exposition = Callable[[], Awaitable[bytes]]
 """Returns the counts of Services, in Prometheus' text format."""
 
 
@@ -173,7 +173,7 @@ class Listeners:
         reporter: SyncReporter,
         report: Callable[[CannotListen], None] = lambda _: None,
         limits: ConnectionLimits | None = None,
-        count: Count | None = None,
+        exposed: Sequence[Exposition] = (),
         note_taken: Callable[[frozenset[int]], None] = lambda _: None,
     ) -> None:
         """Nothing is opened yet.
@@ -183,14 +183,14 @@ class Listeners:
             reporter: has health and metrics.
             report: called once for each listener that can't be opened, and again for each new Service of its port.
             limits: limits of connections and listeners, by default from the limit of file descriptors.
-            count: called at each scrape, if Services' connections are counted.
+            exposed: called at each scrape, for the metrics that extensions add.
             note_taken: called with the health-check node ports that can't be opened at some address, when these change.
         """
         self._connections = BoundedConnections(limits or affordable(allowed_files()))
         self._config = config
         self._reporter = reporter
         self._report = report
-        self._count = count
+        self._exposed = exposed
         self._note_taken = note_taken
         self._checks: Mapping[int, HealthCheck] = {}
         self._addresses: tuple[Address, ...] = ()
@@ -284,8 +284,9 @@ class Listeners:
     async def _metrics(self, path: str) -> Answer:
         match path:
             case "/metrics":
-                counted = await self._count() if self._count else b""
-                return Answer(200, {"Content-Type": CONTENT_TYPE_PLAIN_0_0_4}, self._reporter.scrape() + counted)
+                added = [await each() for each in self._exposed]
+                text = b"".join((self._reporter.scrape(), *added))
+                return Answer(200, {"Content-Type": CONTENT_TYPE_PLAIN_0_0_4}, text)
             case "/healthz":
                 return Answer(200, _TEXT, b"ok")
             case "/proxyMode":

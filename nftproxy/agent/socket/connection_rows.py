@@ -7,7 +7,7 @@ from collections import Counter
 import msgspec
 
 from nftproxy.agent.socket.answers import ConnectionRow, Connections
-from nftproxy.extensions.least_connections.agent.connection_counts import ConnectionCounts, Translation
+from nftproxy.kernel.conntrack.connection_counts import ConnectionCounts, Translation
 from nftproxy.model.addresses import host_port
 
 MOST_ROWS = 10_000

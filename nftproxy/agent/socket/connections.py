@@ -15,7 +15,7 @@ from nftproxy.agent.socket.agent_socket import QueryHandler
 from nftproxy.agent.socket.answers import ConnectionRow, Connections
 from nftproxy.agent.socket.connection_rows import largest, row_of
 from nftproxy.agent.socket.shared_reading import SharedReading, signs_of_life
-from nftproxy.extensions.least_connections.agent.connection_counts import (
+from nftproxy.kernel.conntrack.connection_counts import (
     ConnectionCounts,
     Translation,
     active_connections,

@@ -14,6 +14,7 @@ from nftproxy.agent.socket.answers import ConflictRow, EndpointRow, ListingRow, 
 from nftproxy.api.selectors import Selector, selects
 from nftproxy.explanation.explained_extension import features
 from nftproxy.model.addresses import FAMILY_NAMES, Family, family_of, port_text
+from nftproxy.model.annotations import PLAIN
 from nftproxy.model.codes import Code
 from nftproxy.model.objects import ObjectKey, Service, ServicePort, TrafficPolicy
 from nftproxy.pipeline import Pipeline
@@ -85,7 +86,7 @@ def quarantined(pipeline: Pipeline, scope: ListingScope) -> Iterator[ListingRow 
 def silent(pipeline: Pipeline, scope: ListingScope) -> Iterator[ListingRow | None]:
     """Yield a row for each endpoint that doesn't answer this node, of Services that leave such endpoints out."""
     for service in _services(pipeline, scope):
-        is_asked = service is not None and service.key in pipeline.state.watched
+        is_asked = service is not None and service.options is not PLAIN
         yield from _endpoint_rows(pipeline, service, only_silent=True) if service and is_asked else (None,)
 
 

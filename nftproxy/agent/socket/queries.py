@@ -40,12 +40,13 @@ from nftproxy.config.configz import configz
 from nftproxy.explanation.answer import ExplainedPlace, Explanation
 from nftproxy.explanation.answering import explaining
 from nftproxy.explanation.expected import missing_chains, with_kernel
+from nftproxy.explanation.explained_extension import features
 from nftproxy.explanation.packets import planning
 from nftproxy.explanation.question import Question, parse_source, parse_to
-from nftproxy.extensions.fast_path.agent.flowtable import fast_path_interfaces
-from nftproxy.extensions.least_connections.agent.connection_counts import offloaded_connections
 from nftproxy.kernel.capabilities import known_lacks
+from nftproxy.kernel.conntrack.connection_counts import offloaded_connections
 from nftproxy.kernel.nfnetlink.elements import ElementLookup
+from nftproxy.kernel.nfnetlink.flowtable import fast_path_interfaces
 from nftproxy.kernel.nfnetlink.nft_queries import hooked_chains
 from nftproxy.kernel.others.other_proxies import Traces
 from nftproxy.model.addresses import FAMILY_NAMES, Family
@@ -306,7 +307,7 @@ def _agent_state(known: QueryContext, affinity: Iterable[AffinityMap], earlier: 
         services=len(pipeline.state.given),
         conflicts=sum(map(len, pipeline.losses.values())),
         quarantined=len(pipeline.quarantined),
-        silent=tuple(map(str, pipeline.state.silent)),
+        silent=tuple(str(place) for each in features(pipeline) for place in each.silent(pipeline)),
         families=tuple(
             _family_state(known, status, family, waiting.get(family, 0.0), earlier.get(family)) for family in Family
         ),

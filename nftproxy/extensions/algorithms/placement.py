@@ -29,8 +29,8 @@ from zlib import crc32
 
 from nftproxy.extensions.algorithms import maglev
 from nftproxy.extensions.algorithms.weights import apportioned, most_rows, rows_of
+from nftproxy.extensions.least_connections.factors import NEUTRAL, Factors
 from nftproxy.model.annotations import Algorithm
-from nftproxy.model.events import NEUTRAL, Factors
 from nftproxy.model.objects import Place
 from nftproxy.policy.choosing.candidates import Candidate
 from nftproxy.policy.choosing.slots import IN_ORDER, in_preferred_slots, in_slots

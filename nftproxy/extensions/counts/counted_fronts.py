@@ -15,6 +15,7 @@ from nftproxy.model.addresses import Family, Protocol
 from nftproxy.model.objects import ObjectKey, Service, ServicePort
 from nftproxy.model.settings import Config
 from nftproxy.policy.claims import NODE, Claim
+from nftproxy.policy.extension import Change
 from nftproxy.policy.fronts import claimed_fronts
 from nftproxy.policy.state import ClusterState
 
@@ -62,9 +63,9 @@ class CountedFronts:
         """Whether the Service port exists, and has a front of this kind."""
         return front in self._fronts
 
-    def refresh(self, state: ClusterState, services: Iterable[ObjectKey], families: Iterable[Family]) -> None:
+    def refresh(self, change: Change) -> None:
         """Update the fronts of some Services.  A front may have passed from one Service to another."""
-        services, families = list(services), list(families)
+        state, services, families = change.state, change.claiming, change.without_rules.keys()
         for key in services:
             for claim, front in self._claims.pop(key, {}).items():
                 if self._owners.get(claim) == front:

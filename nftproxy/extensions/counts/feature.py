@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import msgspec
 
-from nftproxy.extensions.counts.counted_fronts import CONNECTIONS
+from nftproxy.extensions.counts.counted_fronts import CONNECTIONS, CountedFronts
 from nftproxy.model.addresses import Family
-from nftproxy.model.objects import TrafficPolicy
+from nftproxy.model.objects import Service, TrafficPolicy
 from nftproxy.model.settings import Config
 from nftproxy.model.unserved_reasons import SCREENED, UnservedReason
 from nftproxy.policy.extension import AddToPort, CompiledPort, CompiledService, Extension, Settings
@@ -42,8 +44,13 @@ def _table(_state: ClusterState, settings: Settings, _family: Family) -> Part | 
     return Part(TABLE, CountedTable((CONNECTIONS, *reasons)))
 
 
-def _ports(_given: CompiledService) -> AddToPort:
-    return _added
+def _uses(service: Service) -> Collection[str]:
+    """A Service that restricts its clients is counted in any case."""
+    return ("counted",) if service.options.screens else ()
+
+
+def _ports(given: CompiledService) -> AddToPort:
+    return _added if _is_counting(given.settings.config) else lambda _: None
 
 
 def _added(port: CompiledPort) -> Addition | None:
@@ -58,8 +65,10 @@ def _added(port: CompiledPort) -> Addition | None:
 COUNTS = Extension(
     name="counts",
     templates=(TABLE, PORT),
+    uses=_uses,
     is_everywhere=_is_counting,
     endings=lambda config: COUNTED if _is_counting(config) else None,
     table=_table,
     ports=_ports,
+    view=lambda settings, _: CountedFronts(settings.config),
 )

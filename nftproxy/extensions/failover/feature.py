@@ -8,7 +8,10 @@ from nftproxy.explanation.clients import Client
 from nftproxy.explanation.explained_extension import ExplainedExtension
 from nftproxy.explanation.ownership import Served
 from nftproxy.explanation.question import ToAddress
+from nftproxy.extensions.failover.gone_addresses import GoneAddresses
 from nftproxy.extensions.failover.rules import PORT, TABLE, FailoverTable, ports, table, uses
+from nftproxy.extensions.failover.silent_places import SilentPlaces
+from nftproxy.extensions.failover.watched import concerned, left_out, silent_places
 from nftproxy.model.addresses import Protocol
 from nftproxy.model.annotations import Failover
 from nftproxy.pipeline import Pipeline
@@ -37,4 +40,8 @@ FAILOVER = ExplainedExtension(
     later=lambda _: Part(TABLE, FailoverTable()),
     ports=ports,
     remarks=_remarks,
+    view=GoneAddresses,
+    left_out=left_out,
+    silent=lambda pipeline: silent_places(pipeline.state).places,
+    concerned={SilentPlaces: concerned},
 )

@@ -22,7 +22,7 @@ from collections.abc import Iterable, Iterator
 from nftproxy.model.addresses import Address, Family, Protocol
 from nftproxy.model.annotations import Failover
 from nftproxy.model.objects import ObjectKey
-from nftproxy.policy.extension import Settings
+from nftproxy.policy.extension import Change, Settings
 from nftproxy.policy.flows import AddressPort, Sweeps, fronts_served
 from nftproxy.policy.state import ClusterState
 
@@ -60,9 +60,10 @@ class GoneAddresses:
         self._earliest = float("-inf")
         self._has_looked = False
 
-    def refresh(self, state: ClusterState, services: Iterable[ObjectKey]) -> None:
+    def refresh(self, change: Change) -> None:
         """Update the addresses of some Services from the state."""
-        asking = state.failing_over[Failover.GONE]
+        state, services = change.state, change.services
+        asking = state.users_of(Failover.GONE)
         if not asking and not self._present:
             return
         self._has_changed = True

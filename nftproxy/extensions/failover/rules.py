@@ -50,8 +50,8 @@ def uses(service: Service) -> Collection[Failover]:
 
 def table(state: ClusterState, _settings: Settings, family: Family) -> Part | None:
     """The share of a table's skeleton, if any Service needs it."""
-    watchers = ("watch",) if state.failing_over[Failover.SILENT] else ()
-    refusals = REFUSALS[family] if state.failing_over[Failover.REFUSED] else ()
+    watchers = ("watch",) if state.users_of(Failover.SILENT) else ()
+    refusals = REFUSALS[family] if state.users_of(Failover.REFUSED) else ()
     if not watchers and not refusals:
         return None
     errors = tuple(protocol for match, protocol in refusals if (match, protocol) != _RESET)

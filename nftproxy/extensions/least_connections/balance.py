@@ -24,7 +24,7 @@ from collections.abc import Generator, Iterable, Iterator, Mapping
 
 from nftproxy.extensions.algorithms.placement import BALANCED_ROWS, NO_FACTORS, balanced_rows
 from nftproxy.extensions.least_connections.balanced_lists import MOST_WRITTEN, BalancedLists, Base
-from nftproxy.model.events import NEUTRAL, Factors, ListKey
+from nftproxy.extensions.least_connections.factors import NEUTRAL, Factors, ListKey
 from nftproxy.model.objects import ObjectKey, Place
 
 GAIN = 0.25

@@ -5,17 +5,17 @@ Kept for the agent, which counts the connections of these endpoints (extensions/
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 from nftproxy.extensions.algorithms.placement import base_rows, is_balanced
+from nftproxy.extensions.least_connections.factors import ListKey
 from nftproxy.model.addresses import Family, Protocol, family_of
 from nftproxy.model.annotations import Algorithm
-from nftproxy.model.events import ListKey
 from nftproxy.model.objects import ObjectKey, Place, Service, TrafficPolicy
 from nftproxy.policy.choosing.candidates import Candidate
 from nftproxy.policy.choosing.choice import ChoiceCache, choose
 from nftproxy.policy.drawing import algorithm_of
-from nftproxy.policy.extension import Settings
+from nftproxy.policy.extension import Change, Settings
 from nftproxy.policy.state import ClusterState
 
 MOST_WRITTEN = 4_096
@@ -47,32 +47,18 @@ class BalancedLists:
         """The balanced lists that have any of these endpoints."""
         return set().union(*(self._of_place.get(place, ()) for place in places))
 
-    def refresh(
-        self,
-        state: ClusterState,
-        services: Iterable[ObjectKey],
-        without_rules: Mapping[Family, Collection[ObjectKey]],
-        size_of: Callable[[ObjectKey], int],
-        cache: ChoiceCache | None = None,
-    ) -> None:
-        """Update the lists of some Services from the state.
-
-        Args:
-            state: the cluster.
-            services: the Services that have changed.
-            without_rules: the Services without rules in each family.
-            size_of: returns the elements of a Service.
-            cache: saves time, and changes no outcome.
-        """
-        for key in services:
+    def refresh(self, change: Change) -> None:
+        """Update the lists of some Services from the state."""
+        state, without_rules = change.state, change.without_rules
+        for key in change.services:
             self.sizes.pop(key, None)
             for old in self._of_service.pop(key, ()):
                 self._remove(old)
             service = state.services.get(key)
             if service is not None and service.options.algorithm is Algorithm.LEAST_CONNECTIONS:
                 families = [family for family, without in without_rules.items() if key not in without]
-                self.sizes[key] = size_of(key)
-                for list_key, candidates in self._lists(state, service, families, cache):
+                self.sizes[key] = change.size_of(key)
+                for list_key, candidates in self._lists(state, service, families, change.cache):
                     self._of_service.setdefault(key, []).append(list_key)
                     self._add(list_key, candidates)
 

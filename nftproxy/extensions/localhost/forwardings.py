@@ -12,7 +12,7 @@ endpoints are the same as for the rules, with three differences, all as in kube-
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from nftproxy.extensions.algorithms.placement import placed
@@ -22,6 +22,7 @@ from nftproxy.model.objects import ObjectKey, Place, Service, TrafficPolicy
 from nftproxy.model.settings import Config
 from nftproxy.policy.choosing.choice import choose
 from nftproxy.policy.claims import NODE
+from nftproxy.policy.extension import Change
 from nftproxy.policy.fronts import claimed_fronts
 from nftproxy.policy.state import ClusterState
 
@@ -72,19 +73,12 @@ class LocalhostPorts:
         self._families = tuple(family for family in Family if family in config.node_port_addresses.localhost)
         self._ports: dict[ObjectKey, tuple[Place, ...]] = {}
 
-    def refresh(
-        self,
-        state: ClusterState,
-        services: Iterable[ObjectKey],
-        without_rules: Mapping[Family, Collection[ObjectKey]],
-    ) -> None:
-        """Update the local ports of some Services.  In a family without rules, a Service isn't served here either.
-
-        `without_rules` has the Services that have no rules of a family.
-        """
+    def refresh(self, change: Change) -> None:
+        """Update the local ports of some Services.  In a family without rules, a Service isn't served here either."""
+        state, without_rules = change.state, change.without_rules
         if not self._families:
             return
-        services = tuple(services)
+        services = change.services
         old = {port: self.by_port[port] for key in services for port in self._ports.pop(key, ())}
         new: dict[Place, Forwarding] = {}
         for key in services:

@@ -12,7 +12,7 @@ from nftproxy.agent.socket import connection_rows, connections, shared_reading
 from nftproxy.agent.socket.answers import ConnectionRow, Connections
 from nftproxy.agent.socket.connection_rows import largest
 from nftproxy.agent.socket.connections import naming
-from nftproxy.extensions.least_connections.agent.connection_counts import ConnectionCounts, Translation
+from nftproxy.kernel.conntrack.connection_counts import ConnectionCounts, Translation
 from nftproxy.model.addresses import Address, Protocol
 from nftproxy.model.objects import ClusterObject
 from nftproxy.model.steps import finish

@@ -16,9 +16,10 @@ from nftproxy.agent.socket.queries import QueryContext
 from nftproxy.agent.socket.readiness import ClusterUnknown
 from nftproxy.commands.list import LISTINGS
 from nftproxy.explanation.answer import Explanation
+from nftproxy.extensions.failover.silent_places import SilentPlaces
 from nftproxy.model.addresses import Address, Family
 from nftproxy.model.errors import BadInput
-from nftproxy.model.events import Put, Removed, SilentPlaces
+from nftproxy.model.events import Put, Removed
 from nftproxy.model.objects import ClusterObject, ObjectKey, Place, Service
 from nftproxy.model.settings import ExternalAddresses, FastPath, Ping
 from nftproxy.pipeline import Pipeline

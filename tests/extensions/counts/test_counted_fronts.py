@@ -14,7 +14,7 @@ from tests.support.factories import IPV4, elements, key, pipeline, service, slic
 def counting(*objects: Service) -> tuple[Pipeline, CountedFronts]:
     """A pipeline with counts, and its owners."""
     made = pipeline(*objects, service_counts=True)
-    return made, made.counted
+    return made, made.view(CountedFronts)
 
 
 def tcp(address: str, port: int = 80) -> Claim:
@@ -30,12 +30,12 @@ def front(name: str, kind: FrontKind, port: str = "http") -> ServiceFront:
 def test_nothing_is_kept_where_nothing_is_counted() -> None:
     """Without serviceCounts a pipeline keeps only the owners of fronts with screened clients."""
     made = pipeline(service())
-    assert made.counted.is_empty
+    assert made.view(CountedFronts).is_empty
     made.ingest([Put(service("shop/login", cluster_ips=["10.96.0.20"], annotations={"client-connections": "5"}))])
-    assert made.counted.owner(tcp("10.96.0.10")) is None
-    assert made.counted.owner(tcp("10.96.0.20")) == front("shop/login", FrontKind.CLUSTER_IP)
+    assert made.view(CountedFronts).owner(tcp("10.96.0.10")) is None
+    assert made.view(CountedFronts).owner(tcp("10.96.0.20")) == front("shop/login", FrontKind.CLUSTER_IP)
     made.ingest([Put(service("shop/login", cluster_ips=["10.96.0.20"]))])
-    assert made.counted.is_empty
+    assert made.view(CountedFronts).is_empty
 
 
 def test_each_kind_of_front() -> None:

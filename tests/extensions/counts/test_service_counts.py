@@ -39,7 +39,7 @@ BOTH = (service(), service("shop/other", cluster_ips=["10.96.0.11"]))
 
 def fronts_of(made: Pipeline) -> CountedFronts:
     """The fronts that a pipeline counts, with their Services."""
-    return made.counted
+    return made.view(CountedFronts)
 
 
 def reading(web: int, *, table: int = 1, **others: int) -> FamilyCounts:

@@ -17,7 +17,7 @@ from nftproxy_conformance.strategies.histories import histories
 from nftproxy_conformance.strategies.objects import all_settings
 
 from nftproxy.extensions.failover import gone_addresses
-from nftproxy.extensions.failover.gone_addresses import PAUSE, START_PAUSE
+from nftproxy.extensions.failover.gone_addresses import PAUSE, START_PAUSE, GoneAddresses
 from nftproxy.model.addresses import Address, Family, Protocol
 from nftproxy.model.annotations import Failover
 from nftproxy.model.events import Event, Listed, Put, Removed
@@ -54,7 +54,7 @@ class Story:
 
     def wait(self, seconds: float) -> dict[AddressPort, list[Address]]:
         """Let time pass, and look when asked for it.  Return the swept fronts, and those addresses that are gone."""
-        gone, end, found = self.pipeline.gone_addresses, self.now + seconds, dict[AddressPort, list[Address]]()
+        gone, end, found = self.pipeline.view(GoneAddresses), self.now + seconds, dict[AddressPort, list[Address]]()
         while True:
             swept = gone.look(self.pipeline.state, self.now)
             self.looks += 1
@@ -159,7 +159,7 @@ def test_a_sweep_that_is_under_way_spares_what_comes_back() -> None:
     story.put(web(SECOND))
     story.wait(0.5)
     story.now += PAUSE
-    swept = story.pipeline.gone_addresses.look(story.pipeline.state, story.now)
+    swept = story.pipeline.view(GoneAddresses).look(story.pipeline.state, story.now)
     assert FIRST not in swept[FRONT]
     story.put(web(FIRST, SECOND))
     assert FIRST in swept[FRONT]
@@ -170,8 +170,8 @@ def test_many_services_are_judged_little_by_little(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(gone_addresses, "MOST_SERVICES", 2)
     many = [service(f"shop/s{number}", cluster_ips=[f"10.96.1.{number}"], annotations=GONE) for number in range(5)]
     made = pipeline(*many)
-    made.gone_addresses.look(made.state, 0.0)
-    counts = [len(made.gone_addresses.look(made.state, START_PAUSE + number * PAUSE)) for number in range(4)]
+    made.view(GoneAddresses).look(made.state, 0.0)
+    counts = [len(made.view(GoneAddresses).look(made.state, START_PAUSE + number * PAUSE)) for number in range(4)]
     assert counts == [2, 2, 1, 0]
 
 
@@ -202,7 +202,7 @@ def test_a_start_ends_exactly_the_connections_that_the_specification_ends(
     addresses = {Address("10.1.99.9"), *(each.address for batch in history for each in _endpoints(batch))}
     for batch in history:
         made.ingest(batch)
-    state, gone = made.state, made.gone_addresses
+    state, gone = made.state, made.view(GoneAddresses)
     gone.look(state, 0.0)
     swept = gone.look(state, START_PAUSE) | gone.look(state, START_PAUSE + PAUSE)
     objects = [*state.services.values(), *state.slices()]

@@ -22,10 +22,14 @@ from nftproxy.extensions.failover.agent.unanswered import (
     UnansweredReader,
 )
 from nftproxy.extensions.failover.silence import THRESHOLD, ProbeAnswer
+from nftproxy.extensions.failover.silent_places import SilentPlaces
+from nftproxy.extensions.failover.watched import silent_places, watched_places
+from nftproxy.installed import INSTALLED
 from nftproxy.model.addresses import Address, Family, family_of
 from nftproxy.model.errors import Unavailable
-from nftproxy.model.events import Put, Removed, SilentPlaces
+from nftproxy.model.events import Put, Removed
 from nftproxy.model.objects import EndpointSlice, Place, Service
+from nftproxy.policy.extension import Settings
 from nftproxy.policy.numbers import namespace_number
 from nftproxy.policy.state import ClusterState, Invalidation
 from tests.support.factories import key, service, slice_of
@@ -138,7 +142,7 @@ class Bench:
 
 def cluster(*endpoints: str, annotations: Mapping[str, str] = LEAVE_OUT) -> ClusterState:
     """A Service with these endpoints."""
-    state = ClusterState("node-a")
+    state = ClusterState("node-a", extended=Settings(extensions=INSTALLED).extended())
     state.ingest(Put(service(annotations=annotations)))
     state.ingest(Put(slice_of(endpoints=endpoints or ("10.1.0.4", "10.1.1.4"), ports=PORTS)))
     return state
@@ -162,14 +166,14 @@ def test_nothing_is_asked_while_no_service_asks_for_it(monkeypatch: pytest.Monke
 @pytest.mark.parametrize("count", [2, 5000])
 def test_looks_cost_the_same_for_any_number_of_endpoints(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
     """While all endpoints answer, a look is one query per family, with 2 endpoints or 5,000, and probes nothing."""
-    monkeypatch.setattr(ClusterState, "watched_places", None)  # a pass over all endpoints would fail
+    monkeypatch.setattr(silence_watch, "watched_places", None)  # a pass over all endpoints would fail
 
     async def main() -> None:
         state = cluster(*(f"10.1.{number // 250}.{number % 250 + 1}" for number in range(count)))
         async with Bench(state, monkeypatch) as bench:
             await until(lambda: bench.kernel.looks >= 20)
             assert bench.kernel.looks % len(Family) == 0
-            assert (bench.kernel.questions, bench.tried, bench.state.silent) == (0, [], ())
+            assert (bench.kernel.questions, bench.tried, silent_places(bench.state).places) == (0, [], ())
 
     asyncio.run(main())
 
@@ -181,13 +185,13 @@ def test_dead_endpoint_is_left_out_and_its_connections_move(monkeypatch: pytest.
         async with Bench(cluster(), monkeypatch) as bench:
             bench.kernel.wait_for(DEAD)
             await until(lambda: not bench.kernel.waiting)
-            assert bench.state.silent == (DEAD,)
+            assert silent_places(bench.state).places == (DEAD,)
             assert bench.changes == [SilenceChange(DEAD, True, False, [key("shop/web")])]
             assert {each.place for each in bench.kernel.forgotten} == {DEAD}
             moved = f"nftproxy_connections_moved_total {float(THRESHOLD)}"
             await until(lambda: moved in bench.metrics.exposition().decode())
             bench.answering.add(DEAD)
-            await until(lambda: not bench.state.silent)
+            await until(lambda: not silent_places(bench.state).places)
             assert bench.changes[1:] == [
                 SilenceChange(DEAD, is_silent=False, refuses=False, services=[key("shop/web")])
             ]
@@ -203,13 +207,13 @@ def test_endpoint_that_refuses_clients_and_us_is_left_out(monkeypatch: pytest.Mo
     async def main() -> None:
         async with Bench(cluster(annotations={"failover": "refused"}), monkeypatch) as bench:
             bench.kernel.refusing = [DEAD, Place(Address("10.9.9.9"), 8080)]
-            await until(lambda: bool(bench.state.silent))
-            assert bench.state.silent == (*bench.state.refusing,) == (DEAD,)
+            await until(lambda: bool(silent_places(bench.state).places))
+            assert silent_places(bench.state).places == (*silent_places(bench.state).refusing,) == (DEAD,)
             assert bench.changes == [SilenceChange(DEAD, True, True, [key("shop/web")])]
             (event,) = bench.changes[0].occurrences("node-a")
             assert event.note.startswith("endpoint 10.1.1.4:8080 refuses node node-a, which sends new connections")
             bench.kernel.refusing, bench.answering = [], {DEAD}
-            await until(lambda: not bench.state.silent)
+            await until(lambda: not silent_places(bench.state).places)
 
     asyncio.run(main())
 
@@ -253,7 +257,7 @@ def test_a_probe_that_could_not_be_made_is_not_counted(monkeypatch: pytest.Monke
             bench.is_poor = True
             bench.kernel.wait_for(DEAD)
             await until(lambda: bench.kernel.questions >= 20)
-            assert (set(bench.tried), bench.state.silent) == ({DEAD}, ())
+            assert (set(bench.tried), silent_places(bench.state).places) == ({DEAD}, ())
             assert 'nftproxy_silence_checks_total{answered="false"} 0.0' in bench.metrics.exposition().decode()
 
     asyncio.run(main())
@@ -267,7 +271,7 @@ def test_answer_to_us_lets_an_endpoint_stay(monkeypatch: pytest.MonkeyPatch) -> 
             bench.answering.add(DEAD)
             bench.kernel.wait_for(DEAD, 50)
             await until(lambda: bench.kernel.questions >= 20)
-            assert (bench.tried, bench.state.silent, bench.kernel.forgotten) == ([DEAD], (), [])
+            assert (bench.tried, silent_places(bench.state).places, bench.kernel.forgotten) == ([DEAD], (), [])
 
     asyncio.run(main())
 
@@ -280,7 +284,7 @@ def test_a_fresh_retransmission_does_not_count(place: Place, is_stuck: bool, mon
         async with Bench(cluster(annotations=ALL), monkeypatch) as bench:
             bench.kernel.wait_for(place, waits=GRACE / 2, is_stuck=is_stuck)
             await until(lambda: bench.kernel.questions >= 20)
-            assert (bench.tried, bench.state.silent, bench.kernel.forgotten) == ([], (), [])
+            assert (bench.tried, silent_places(bench.state).places, bench.kernel.forgotten) == ([], (), [])
 
     asyncio.run(main())
 
@@ -293,7 +297,10 @@ def test_connections_that_got_an_icmp_error_move(monkeypatch: pytest.MonkeyPatch
             bench.answering.add(DEAD)
             bench.kernel.wait_for(DEAD, 2, is_stuck=True)
             await until(lambda: not bench.kernel.waiting)
-            assert ([each.place for each in bench.kernel.forgotten], bench.state.silent) == ([DEAD] * 2, ())
+            assert ([each.place for each in bench.kernel.forgotten], silent_places(bench.state).places) == (
+                [DEAD] * 2,
+                (),
+            )
 
     asyncio.run(main())
 
@@ -310,7 +317,7 @@ def test_connections_to_an_endpoint_that_has_left_move(monkeypatch: pytest.Monke
             bench.kernel.wait_for(DEAD)
             await until(lambda: not bench.kernel.waiting)
             assert [each.place for each in bench.kernel.forgotten] == [DEAD] * THRESHOLD
-            assert (bench.tried, bench.state.silent) == ([], ())
+            assert (bench.tried, silent_places(bench.state).places) == ([], ())
 
     asyncio.run(main())
 
@@ -321,11 +328,11 @@ def test_endpoint_that_goes_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> Non
     async def main() -> None:
         async with Bench(cluster(), monkeypatch) as bench:
             bench.kernel.wait_for(DEAD)
-            await until(lambda: bench.state.silent)
+            await until(lambda: silent_places(bench.state).places)
             bench.kernel.waiting = []
             bench.state.ingest(Removed(EndpointSlice, slice_of().key))
             bench.watch.rules_loaded()
-            await until(lambda: not bench.state.silent)
+            await until(lambda: not silent_places(bench.state).places)
             assert [each.is_silent for each in bench.changes] == [True]
 
     asyncio.run(main())
@@ -339,10 +346,10 @@ def test_kernel_that_does_not_answer_changes_nothing(
     async def main() -> None:
         async with Bench(cluster(), monkeypatch) as bench:
             bench.kernel.wait_for(DEAD)
-            await until(lambda: bench.state.silent)
+            await until(lambda: silent_places(bench.state).places)
             bench.kernel.fails = True
             await until(lambda: "retrying in" in caplog.text)
-            assert bench.state.silent == (DEAD,)
+            assert silent_places(bench.state).places == (DEAD,)
             bench.kernel.fails = False
             looks = bench.kernel.looks
             await until(lambda: bench.kernel.looks > looks)
@@ -410,7 +417,7 @@ def test_only_services_that_ask_for_it_are_compiled_again() -> None:
     touched = {key("shop/web"), key("shop/other")}
     assert state.ingest(Put(SilentPlaces((DEAD,)))) == Invalidation(endpoints=touched)
     assert state.ingest(Put(SilentPlaces((DEAD,)))) == Invalidation()
-    assert state.watched_places().keys() == {DEAD, Place(Address("10.1.0.4"), 8080)}
+    assert watched_places(state).keys() == {DEAD, Place(Address("10.1.0.4"), 8080)}
     plain, web = (state.services[key(name)] for name in ("shop/plain", "shop/web"))
     assert [state.endpoints_of(each, Family.IPV4).silent for each in (plain, web)] == [(), (DEAD,)]
 

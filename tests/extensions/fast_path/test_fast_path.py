@@ -11,10 +11,10 @@ import pytest
 from nftproxy.explanation.question import ToAddress
 from nftproxy.extensions.fast_path.agent import fast_path
 from nftproxy.extensions.fast_path.agent.fast_path import keep_fast_path
-from nftproxy.extensions.fast_path.agent.flowtable import fast_path_interfaces, follow_interfaces, other_flowtables
 from nftproxy.extensions.fast_path.feature import FAST_PATH
 from nftproxy.kernel.async_kernel import AsyncKernel
 from nftproxy.kernel.child_process import in_scratch_namespace
+from nftproxy.kernel.nfnetlink.flowtable import fast_path_interfaces, follow_interfaces, other_flowtables
 from nftproxy.model.addresses import Address, Protocol
 from nftproxy.model.settings import FastPath, FastPathScope
 from tests.support.factories import pipeline, service, slice_of

@@ -10,10 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nftproxy.extensions.least_connections.balance import Balance
-from nftproxy.extensions.least_connections.balanced_lists import MOST_WRITTEN
+from nftproxy.extensions.least_connections.balanced_lists import MOST_WRITTEN, BalancedLists
+from nftproxy.extensions.least_connections.factors import ListKey, LoadFactors
+from nftproxy.extensions.least_connections.known_factors import factors_of
 from nftproxy.installed import INSTALLED
 from nftproxy.model.addresses import Address, Family
-from nftproxy.model.events import Event, ListKey, LoadFactors, Put
+from nftproxy.model.events import Event, Put
 from nftproxy.model.objects import Place, TrafficPolicy
 from nftproxy.model.settings import Capabilities, Config
 from nftproxy.model.steps import finish
@@ -49,7 +51,7 @@ def looks(balance: Balance, made: Pipeline, counts: Mapping[Place, int], times: 
     """Take in the same connections several times.  Return the lists that were published each time."""
     published = []
     for _ in range(times):
-        published.append(finish(balance.observe(made.balanced_lists, counts)))
+        published.append(finish(balance.observe(made.view(BalancedLists), counts)))
         made.ingest([Put(LoadFactors(balance.published))])
     return published
 
@@ -148,8 +150,8 @@ def test_each_list_is_balanced_by_itself() -> None:
     made = served(*web("shop/web", PODS[0], PODS[1], "10.1.1.4@node-b", **external))
     balance = Balance()
     looks(balance, made, {A: 10, B: 40}, 40)
-    assert made.state.factors.keys() == {list_key(), list_key(policy=TrafficPolicy.LOCAL)}
-    local = made.state.factors[list_key(policy=TrafficPolicy.LOCAL)]
+    assert factors_of(made.state).keys() == {list_key(), list_key(policy=TrafficPolicy.LOCAL)}
+    local = factors_of(made.state)[list_key(policy=TrafficPolicy.LOCAL)]
     assert local[A] > 100 > local[B]
 
 
@@ -190,8 +192,8 @@ def test_a_service_that_goes_is_forgotten() -> None:
     looks(balance, made, {C: 40}, 5)
     made.ingest([Put(service(cluster_ips=["10.96.0.9"], annotations={"algorithm": "random"}))])
     looks(balance, made, {C: 40})
-    assert (balance.published, made.state.factors, made.balanced_lists.by_key) == ({}, {}, {})
-    assert not made.balanced_lists.places
+    assert (balance.published, factors_of(made.state), made.view(BalancedLists).by_key) == ({}, {}, {})
+    assert not made.view(BalancedLists).places
 
 
 @pytest.mark.parametrize(
@@ -210,16 +212,16 @@ def test_lists_that_are_not_balanced(annotations: Mapping[str, str], tweaks: Map
     ports = [f"http:8080/{given.ports[0].protocol.value}"]
     made = Pipeline("node-a", Settings(Config(), Capabilities(wide_maps=False), INSTALLED), pipeline()._renderer)
     made.ingest([Put(given), Put(slice_of("shop/web", [f"{address}4", f"{address}5"], ports=ports))])
-    assert (made.balanced_lists.by_key, made.balanced_lists.oversized) == ({}, set())
+    assert (made.view(BalancedLists).by_key, made.view(BalancedLists).oversized) == ({}, set())
 
 
 def test_long_lists_are_not_balanced() -> None:
     """Lists with more than 128 endpoints are not, nor are lists of Services with more than 4,096 elements."""
     many = [f"10.1.{number // 200}.{number % 200 + 1}" for number in range(129)]
-    assert served(*web("shop/web", *many)).balanced_lists.oversized == {list_key()}
+    assert served(*web("shop/web", *many)).view(BalancedLists).oversized == {list_key()}
     for count, is_oversized in ((29, False), (31, True)):
         addresses = [f"203.0.113.{number}" for number in range(1, count + 1)]
-        lists = served(*web("shop/web", *many[:16], external_ips=addresses)).balanced_lists
+        lists = served(*web("shop/web", *many[:16], external_ips=addresses)).view(BalancedLists)
         assert (lists.sizes[key("shop/web")] > MOST_WRITTEN) is is_oversized
         assert lists.oversized == ({list_key()} if is_oversized else set())
 
@@ -231,5 +233,5 @@ def test_namespaces_take_turns() -> None:
     made, balance = served(*[event for name in names for event in web(name, *many)], *web()), Balance()
     published = [looks(balance, made, {Place(Address(many[0]), 8080): 10**6, C: 40})[0] for _ in range(4)]
     assert list_key() in published[0]
-    assert all(sum(made.balanced_lists.sizes[each.service] for each in some) <= MOST_WRITTEN for some in published)
+    assert all(sum(made.view(BalancedLists).sizes[each.service] for each in some) <= MOST_WRITTEN for some in published)
     assert {each.service for some in published for each in some} == {key("shop/web"), *map(key, names)}

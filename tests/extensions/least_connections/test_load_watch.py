@@ -12,6 +12,8 @@ import pytest
 from nftproxy.agent.reporting.metrics import Metrics
 from nftproxy.extensions.least_connections.agent import load_watch
 from nftproxy.extensions.least_connections.agent.load_watch import INTERVAL, LoadWatch
+from nftproxy.extensions.least_connections.balanced_lists import BalancedLists
+from nftproxy.extensions.least_connections.known_factors import factors_of
 from nftproxy.model.addresses import Address
 from nftproxy.model.errors import Unavailable
 from nftproxy.model.events import Put, Removed
@@ -65,7 +67,7 @@ class Bench(World):
         self.metrics = Metrics()
 
     async def _watched(self) -> Any:
-        self.watch = LoadWatch(self.pipeline.balanced_lists, self.connections.count, self.metrics)
+        self.watch = LoadWatch(self.pipeline.view(BalancedLists), self.connections.count, self.metrics)
         async for events in self.watch.events():
             yield events
 
@@ -123,7 +125,7 @@ def test_failures_are_retried_with_backoff(connections: Connections, caplog: pyt
     assert pauses == [4, 8, 16, 30, INTERVAL]
     text = "no; endpoints keep their shares of connections, retrying in %.1f s"
     assert [record.getMessage() for record in caplog.records] == [text % pause for pause in (4, 8, 16, 30)]
-    assert bench.pipeline.state.factors
+    assert factors_of(bench.pipeline.state)
 
 
 def test_long_lists_are_named_once(connections: Connections, caplog: pytest.LogCaptureFixture) -> None:

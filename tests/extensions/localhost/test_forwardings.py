@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from nftproxy.extensions.localhost.forwardings import Forwarding, Pin, pinned
+from nftproxy.extensions.localhost.forwardings import Forwarding, LocalhostPorts, Pin, pinned
 from nftproxy.model.addresses import Address, Family, Protocol
 from nftproxy.model.events import Put, Removed
 from nftproxy.model.objects import EndpointSlice, Place, Service
@@ -29,12 +29,12 @@ def made(*objects: Any, asked: list[str] | None = None, **tweaks: Any) -> Pipeli
 
 def served(it: Pipeline) -> dict[str, tuple[tuple[Address, int], ...]]:
     """The endpoints by the local port."""
-    return {str(port): each.endpoints for port, each in it.localhost_ports.by_port.items()}
+    return {str(port): each.endpoints for port, each in it.view(LocalhostPorts).by_port.items()}
 
 
 def test_a_node_port_is_served_by_the_cluster_list() -> None:
     """With policy Cluster every endpoint serves, for the Service that has the port."""
-    found = made(OPEN, slice_of()).localhost_ports.by_port
+    found = made(OPEN, slice_of()).view(LocalhostPorts).by_port
     assert found == {Place(AT, 30080): Forwarding(key("shop/web"), (HERE, AWAY), None)}
 
 
@@ -94,7 +94,7 @@ def test_only_tcp() -> None:
     slice_ports = ["a:5353/udp", "b:5353/tcp", "c:9999/sctp", "d:8080/udp"]
     it = made(service(ports=ports), slice_of(ports=slice_ports, endpoints=["10.1.0.4"]), asked=["127.0.0.1/32"])
     assert served(it) == {"127.0.0.1:30053": ((HERE[0], 5353),)}
-    assert list(it.localhost_ports.unserved(it.state)) == [
+    assert list(it.view(LocalhostPorts).unserved(it.state)) == [
         (key("shop/web"), Place(AT, 30053), Protocol.UDP),
         (key("shop/web"), Place(AT, 30009), Protocol.SCTP),
     ]
@@ -103,13 +103,13 @@ def test_only_tcp() -> None:
 def test_without_localhost_no_unserved_port_is_listed() -> None:
     """Without localhost no port is listed as not served there."""
     it = made(service(ports=["a:53:30053/udp"]), asked=["primary"])
-    assert list(it.localhost_ports.unserved(it.state)) == []
+    assert list(it.view(LocalhostPorts).unserved(it.state)) == []
 
 
 def test_affinity_goes_along() -> None:
     """The timeout of session affinity is that of the Service."""
     sticky = service(ports=["http:80:30080"], affinity_timeout=30)
-    (found,) = made(sticky, slice_of()).localhost_ports.by_port.values()
+    (found,) = made(sticky, slice_of()).view(LocalhostPorts).by_port.values()
     assert found.affinity_timeout == 30
 
 
@@ -119,11 +119,11 @@ def test_the_owner_of_a_contested_port_serves() -> None:
     younger = service("shop/younger", created=2, ports=["http:80:30080"], cluster_ips=["10.96.0.2"])
     slices = [slice_of("shop/older", ["10.1.0.4"]), slice_of("shop/younger", ["10.1.1.4"])]
     it = made(younger, older, *slices)
-    assert [(each.service, each.endpoints) for each in it.localhost_ports.by_port.values()] == [
+    assert [(each.service, each.endpoints) for each in it.view(LocalhostPorts).by_port.values()] == [
         (key("shop/older"), (HERE,))
     ]
     it.ingest([Removed(Service, key("shop/older"))])
-    assert [(each.service, each.endpoints) for each in it.localhost_ports.by_port.values()] == [
+    assert [(each.service, each.endpoints) for each in it.view(LocalhostPorts).by_port.values()] == [
         (key("shop/younger"), (AWAY,))
     ]
 
@@ -140,9 +140,9 @@ def test_a_port_that_is_lost_at_localhost_alone_is_named() -> None:
 def test_changes_are_followed() -> None:
     """The mapping follows endpoints and ports, and changes that don't concern node ports leave it as it is."""
     it = made(OPEN, slice_of())
-    before = it.localhost_ports.by_port
+    before = it.view(LocalhostPorts).by_port
     it.ingest([Put(service("shop/other", cluster_ips=["10.96.0.11"])), Put(slice_of("shop/other"))])
-    assert it.localhost_ports.by_port is before
+    assert it.view(LocalhostPorts).by_port is before
     it.ingest([Put(slice_of(endpoints=["10.1.1.4"]))])
     assert served(it) == {"127.0.0.1:30080": (AWAY,)}
     it.ingest([Put(service(ports=["http:80:30081"]))])
@@ -176,7 +176,7 @@ def test_what_nothing_serves_is_in_the_order_of_services() -> None:
         service(name, cluster_ips=[f"10.96.0.{n}"], ports=[f"x:53:{30000 + n}/udp"]) for n, name in enumerate(names, 1)
     ]
     it = made(*services, asked=["::1/128"])
-    assert [str(each) for each, _, _ in it.localhost_ports.unserved(it.state)] == ["shop/a", "shop/b"]
+    assert [str(each) for each, _, _ in it.view(LocalhostPorts).unserved(it.state)] == ["shop/a", "shop/b"]
 
 
 def test_a_service_without_rules_is_not_served() -> None:

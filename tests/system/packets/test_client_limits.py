@@ -21,6 +21,7 @@ from nftproxy.extensions.counts.agent.count_reader import (
     claim_of,
 )
 from nftproxy.extensions.counts.agent.service_counts import UNSERVED, CountTotals
+from nftproxy.extensions.counts.counted_fronts import CountedFronts
 from nftproxy.model.addresses import Address, Protocol, host_port
 from nftproxy.model.objects import Service
 from nftproxy.policy.claims import NODE, Claim
@@ -219,7 +220,7 @@ class Dropped:
         self._node = cluster.lab.node
         self._family = ip.family
         self._reader = CountReader(COUNTED_SETS if counts_all else SCREENED_SETS)
-        self._totals = CountTotals(cluster.pipeline.counted)
+        self._totals = CountTotals(cluster.pipeline.view(CountedFronts))
         self._totals.set_baseline(self._family, self._read())
 
     def _read(self) -> FamilyCounts:

@@ -11,6 +11,7 @@ from nftproxy_conformance.lab import Lab, Origin
 
 from nftproxy.extensions.counts.agent.count_reader import CountReader
 from nftproxy.extensions.counts.agent.service_counts import CountTotals
+from nftproxy.extensions.counts.counted_fronts import CountedFronts
 from nftproxy.model.addresses import Family
 from nftproxy.model.events import HostAddresses
 from nftproxy.model.objects import ClusterObject, EndpointSlice, Service
@@ -36,7 +37,7 @@ class Counted(Cluster):
         super().__init__(lab, *objects, service_counts=True, **tweaks)
         self.reader = CountReader()
         OPEN.append(self.reader)
-        self.totals = CountTotals(self.pipeline.counted)
+        self.totals = CountTotals(self.pipeline.view(CountedFronts))
         self.before: dict[tuple[str, ...], int] = {}
 
     def scrape(self) -> dict[tuple[str, ...], int]:
@@ -253,7 +254,7 @@ def test_a_restart_begins_at_zero(lab: Lab) -> None:
     """A new process counts connections from its start on, and none of the connections before it."""
     cluster = Counted(lab, *counted(IP, "tcp", "here"))
     cluster.connect(OUTSIDE, IP.external, times=3)
-    cluster.totals = CountTotals(cluster.pipeline.counted)
+    cluster.totals = CountTotals(cluster.pipeline.view(CountedFronts))
     cluster.totals.set_baseline(Family.IPV4, lab.node.call(cluster.reader.read, Family.IPV4))
     cluster.load_again()
     cluster.connect(OUTSIDE, IP.external, times=2)

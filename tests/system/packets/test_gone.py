@@ -9,7 +9,7 @@ import pytest
 from nftproxy_conformance.lab.echo import Conversation
 from nftproxy_conformance.lab.pods import RealNetwork, RealNode
 
-from nftproxy.extensions.failover.gone_addresses import PAUSE, START_PAUSE
+from nftproxy.extensions.failover.gone_addresses import PAUSE, START_PAUSE, GoneAddresses
 from nftproxy.kernel.conntrack.sweeps import Sweeper
 from nftproxy.model.events import Put
 from nftproxy.model.objects import EndpointSlice, Service
@@ -49,7 +49,7 @@ class World:
         self.pipeline = pipeline(*objects)
         self.node.load("flush ruleset\n")
         self.node.load(self.pipeline.full_transaction({}).text)
-        self.pipeline.gone_addresses.look(self.pipeline.state, self._now)
+        self.pipeline.view(GoneAddresses).look(self.pipeline.state, self._now)
 
     def put(self, *objects: Service | EndpointSlice) -> None:
         """Change the rules."""
@@ -59,7 +59,7 @@ class World:
         """Let time pass for the agent, which looks and sweeps.  Return the number of connections that it ends."""
         end, ended = self._now + seconds, 0
         while self._now <= end:
-            swept = self.pipeline.gone_addresses.look(self.pipeline.state, self._now)
+            swept = self.pipeline.view(GoneAddresses).look(self.pipeline.state, self._now)
             ended += self.node.node.call(self.sweeper.sweep, swept).total() if swept else 0
             self._now += PAUSE / 4
         return ended

@@ -13,8 +13,9 @@ import pytest
 from nftproxy_conformance.lab.pods import RealHost, RealNetwork, RealNode
 
 from nftproxy.extensions.failover.agent.unanswered import STUCK, UnansweredReader
+from nftproxy.extensions.failover.silent_places import SilentPlaces
 from nftproxy.model.addresses import Address
-from nftproxy.model.events import Put, SilentPlaces
+from nftproxy.model.events import Put
 from nftproxy.model.objects import EndpointSlice, Place, Service
 from nftproxy.pipeline import Pipeline
 from tests.support.cluster import IP, Ip

@@ -19,8 +19,9 @@ from nftproxy.extensions.failover.agent.unanswered import (
     UnansweredConnection,
     UnansweredReader,
 )
+from nftproxy.extensions.failover.silent_places import SilentPlaces
 from nftproxy.model.addresses import Address, Family
-from nftproxy.model.events import Put, SilentPlaces
+from nftproxy.model.events import Put
 from nftproxy.model.objects import EndpointSlice, Place, Service
 from nftproxy.netlink.netfilter import ADDRESS_SIZE
 from nftproxy.policy.numbers import namespace_number

@@ -30,12 +30,14 @@ from nftproxy.agent.reporting.occurrences import Occurrence
 from nftproxy.agent.tcp import socket_family
 from nftproxy.extensions.failover.agent.unanswered import STUCK, Retransmission, UnansweredConnection, UnansweredReader
 from nftproxy.extensions.failover.silence import ProbeAnswer, Silence
+from nftproxy.extensions.failover.silent_places import SilentPlaces
+from nftproxy.extensions.failover.watched import silent_places, watched, watched_places
 from nftproxy.logs import warn
 from nftproxy.model.addresses import Family, family_of
 from nftproxy.model.annotations import Failover
 from nftproxy.model.codes import Code
 from nftproxy.model.errors import Unavailable
-from nftproxy.model.events import Event, Put, SilentPlaces
+from nftproxy.model.events import Event, Put
 from nftproxy.model.objects import ObjectKey, Place
 from nftproxy.policy.numbers import namespace_number
 from nftproxy.policy.state import ClusterState
@@ -133,8 +135,8 @@ class SilenceWatch:
 
     def rules_loaded(self) -> None:
         """Note that the kernel holds the rules for the present state.  Call this after each change of rules."""
-        self._in_force = frozenset(self._state.silent)
-        if self._state.watched:
+        self._in_force = frozenset(silent_places(self._state).places)
+        if watched(self._state):
             self._wanted.set()
         self._has_changed = True
         if len(self._known) or self._published.places:
@@ -151,7 +153,7 @@ class SilenceWatch:
                 pause = await look_once(self._look, pause, _report_unreadable, interval=INTERVAL, share=SHARE)
                 if SilentPlaces(self._known.silent, self._known.refusing) != self._published:
                     yield [Put(self._publish())]
-                if not self._state.watched and not len(self._known):
+                if not watched(self._state) and not len(self._known):
                     self._wanted.clear()
                 await asyncio.sleep(pause)
         finally:
@@ -163,7 +165,7 @@ class SilenceWatch:
     async def _look(self) -> None:
         """Read the kernel, delete stuck connections, and probe the suspects that are due."""
         sent_again = [each for family in self._families for each in self._read(family)]
-        asking = self._families if self._state.failing_over[Failover.REFUSED] else ()
+        asking = self._families if self._state.users_of(Failover.REFUSED) else ()
         refused = {place for family in asking for place in self._reader.refused(family)}
         if sent_again or refused:
             self._report_crowded()
@@ -200,12 +202,12 @@ class SilenceWatch:
     def _refresh_places(self) -> None:
         """Look the endpoints of watched Services up again, if rules were loaded since."""
         if self._has_changed:
-            self._places, self._has_changed = self._state.watched_places(), False
+            self._places, self._has_changed = watched_places(self._state), False
 
     def _read(self, family: Family) -> Iterable[Retransmission]:
         """The retransmissions of a family.  Connections that must go to another endpoint are in a separate set."""
         noted = {each.key: each for each in self._reader.retransmissions(family)}
-        if self._in_force or self._state.failing_over[Failover.REFUSED]:
+        if self._in_force or self._state.users_of(Failover.REFUSED):
             noted |= {each.key: each for each in self._reader.retransmissions(family, STUCK)}
         return noted.values()
 
@@ -224,7 +226,7 @@ class SilenceWatch:
 
     def _names(self, crowded: Mapping[Family, Collection[str]]) -> str:
         """The names of the namespaces of these numbers, cut to a few."""
-        known = {key.namespace for key in self._state.watched}
+        known = {key.namespace for key in watched(self._state)}
         names = sorted(
             name for name in known if any(namespace_number(name, family) in crowded[family] for family in crowded)
         )

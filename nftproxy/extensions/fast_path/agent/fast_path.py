@@ -9,8 +9,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 
-from nftproxy.extensions.fast_path.agent.flowtable import follow_interfaces, takes_beginnings
 from nftproxy.kernel.async_kernel import AsyncKernel
+from nftproxy.kernel.nfnetlink.flowtable import follow_interfaces, takes_beginnings
 from nftproxy.kernel.nfnetlink.nft_queries import fast_path_comment
 from nftproxy.model.errors import Refused, Unavailable
 from nftproxy.model.settings import FastPath

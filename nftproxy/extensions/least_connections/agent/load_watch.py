@@ -20,10 +20,11 @@ from nftproxy.agent.looks import look_once
 from nftproxy.agent.reporting.metrics import Metrics
 from nftproxy.extensions.least_connections.balance import Balance
 from nftproxy.extensions.least_connections.balanced_lists import BalancedLists
+from nftproxy.extensions.least_connections.factors import LoadFactors
 from nftproxy.logs import warn
 from nftproxy.model.codes import Code
 from nftproxy.model.errors import Unavailable
-from nftproxy.model.events import Event, LoadFactors, Put
+from nftproxy.model.events import Event, Put
 from nftproxy.model.objects import ObjectKey, Place
 from nftproxy.model.steps import Steps
 from nftproxy.model.texts import first_of

@@ -8,14 +8,14 @@ from collections import Counter
 import pytest
 from nftproxy_conformance.lab import Lab, Origin
 
-from nftproxy.extensions.least_connections.agent import connection_counts
-from nftproxy.extensions.least_connections.agent.connection_counts import (
+from nftproxy.kernel.conntrack import connection_counts
+from nftproxy.kernel.conntrack import sweeps as conntrack
+from nftproxy.kernel.conntrack.connection_counts import (
     ConnectionCounts,
     Translation,
     active_connections,
     established_connections,
 )
-from nftproxy.kernel.conntrack import sweeps as conntrack
 from nftproxy.model.addresses import Address, Protocol
 from nftproxy.model.objects import Place
 from nftproxy.netlink import nf_conntrack as ct

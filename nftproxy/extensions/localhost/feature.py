@@ -1,0 +1,15 @@
+"""Node ports at localhost (`nodePortAddresses`, KEP-6032): the agent listens there, and no rule serves them."""
+
+from __future__ import annotations
+
+from nftproxy.explanation.explained_extension import ExplainedExtension
+from nftproxy.extensions.localhost.forwardings import LocalhostPorts
+from nftproxy.extensions.localhost.words import forwarded, noted
+
+LOCALHOST = ExplainedExtension(
+    name="localhost",
+    is_everywhere=lambda config: bool(config.node_port_addresses.localhost),
+    view=lambda settings, _: LocalhostPorts(settings.config),
+    forwarded=forwarded,
+    noted=noted,
+)
