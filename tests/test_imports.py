@@ -57,8 +57,6 @@ each other, nor do the meaning of objects in the API (`api`) and the decisions a
 EVERYONE_MAY_IMPORT = frozenset({"model", "version"})
 WIRES = frozenset(
     """
-    config/parse_config
-    doctor/kube_proxy_checks
     explanation/cases
     policy/drawing
     policy/limits

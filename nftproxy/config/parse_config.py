@@ -37,11 +37,11 @@ from nftproxy.config.shapes import (
     Nftproxy,
 )
 from nftproxy.config.unused_fields import UNKNOWN, without_effect
-from nftproxy.extensions.algorithms.schedulers import replacement
 from nftproxy.model.addresses import FAMILY_NAMES, Family, Network, family_of, host_port
 from nftproxy.model.annotations import Algorithm, Failover
 from nftproxy.model.codes import NOTES, Code
 from nftproxy.model.errors import BadInput, Problem
+from nftproxy.model.schedulers import replacement
 from nftproxy.model.settings import (
     CANARY_HEALTHZ_PORT,
     CANARY_METRICS_PORT,

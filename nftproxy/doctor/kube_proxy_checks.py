@@ -11,10 +11,10 @@ from nftproxy.doctor.findings import Finding, MigrationStage, error, note, stage
 from nftproxy.doctor.kube_proxy_readers import INVALID_DROPPED, LOCALHOST_ACCEPTED
 from nftproxy.doctor.observations import Observations
 from nftproxy.doctor.saved_iptables import SavedTables
-from nftproxy.extensions.algorithms.schedulers import replacement
 from nftproxy.model.addresses import family_of
 from nftproxy.model.codes import Code
 from nftproxy.model.pod_interfaces import recognised
+from nftproxy.model.schedulers import replacement
 
 LOCALHOST_COUNTER = "localhost_nps_accepted_pkts"
 INVALID_COUNTER = "ct_state_invalid_dropped_pkts"
