@@ -132,7 +132,12 @@ EKS = Distribution(
         "spec:\n  kubelet:\n    config:\n      registerWithTaints:\n"
         f"      - key: {TAINT}\n        effect: NoSchedule\n",
     ),
-    avoided=(("eks.amazonaws.com/compute-type", "fargate"),),
+    # Nodes of Auto Mode have kube-proxy in their image, beside the kubelet.
+    avoided=(
+        ("eks.amazonaws.com/compute-type", "fargate"),
+        ("eks.amazonaws.com/compute-type", "auto"),
+        ("type", "virtual-kubelet"),
+    ),
 )
 
 DISTRIBUTIONS = {"kubeadm": KUBEADM, "k3s": K3S, "rke2": RKE2, "talos": TALOS, "kops": KOPS, "eks": EKS}

@@ -93,6 +93,7 @@ def read_kube_proxy(path: Path) -> KubeProxySettings:
     configs = [each for each in objects if each.get("kind") == KIND]
     if len(configs) != 1:
         why = f"has {len(configs)} {KIND}s where one is needed"
+        why += "" if configs else "; without one, options give the values (docs/install.md)"
         raise BadInput(Problem(str(path), "", "", why, Code.MANIFESTS_INCOMPLETE))
     return KubeProxySettings(configs[0], next(_servers(objects), ""), tuple(_daemon_sets(objects)))
 

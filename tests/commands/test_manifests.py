@@ -190,15 +190,20 @@ def test_the_two_config_maps_of_eks() -> None:
     (term,) = made.pod["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"][
         "nodeSelectorTerms"
     ]
-    assert term == {
-        "matchExpressions": [{"key": "eks.amazonaws.com/compute-type", "operator": "NotIn", "values": ["fargate"]}]
-    }
+    assert [(each["key"], each["operator"], each["values"]) for each in term["matchExpressions"]] == [
+        ("eks.amazonaws.com/compute-type", "NotIn", ["fargate"]),
+        ("eks.amazonaws.com/compute-type", "NotIn", ["auto"]),
+        ("type", "NotIn", ["virtual-kubelet"]),
+    ]
 
 
 @pytest.mark.parametrize(
     ("stdin", "fault"),
     [
-        ("", "-: has 0 KubeProxyConfigurations where one is needed"),
+        (
+            "",
+            "-: has 0 KubeProxyConfigurations where one is needed; without one, options give",
+        ),
         ("kind: ConfigMap\ndata: {a: 1, b: text, c: 'kind: Pod', d: 'a: ['}", "-: has 0 KubeProxyConfigurations"),
         ("- 1\n---\nkind: ConfigMap\ndata: []\n---\nkind: List\nitems: [1]", "-: has 0 KubeProxyConfigurations"),
         (CONFIG_MAP + "---\n" + CONFIG_MAP, "-: has 2 KubeProxyConfigurations"),
