@@ -21,7 +21,7 @@ DIRTY = "-dirty"
 
 
 class Build(NamedTuple):
-    """A build.
+    """The commit of a program, and whether that commit is a release.
 
     Attributes:
         commit: the hash, with "-dirty" if files differed from the commit, or `CHECKOUT`, or `UNKNOWN`.

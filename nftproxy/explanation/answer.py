@@ -210,7 +210,7 @@ class ExplainedPlace(msgspec.Struct, frozen=True):
 
 
 class OwnBaseChain(msgspec.Struct, frozen=True):
-    """A chain of ours that packets come to by themselves, as nft declares it."""
+    """A base chain of our tables, as nft declares it."""
 
     name: str
     hook: str

@@ -1,4 +1,4 @@
-"""The answers of many nodes to a question of `nftproxy explain`, of which those that agree are a single answer.
+"""The answers of many nodes to a question of `nftproxy explain`, with equal answers merged.
 
 An `Outlook` is an explanation without the facts in which all nodes differ: the node's name, and which endpoints are on
 it.  Sources with the same outcome are a single line.  Masquerading is left out, which `explain` on a node has.

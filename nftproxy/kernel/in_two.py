@@ -1,4 +1,4 @@
-"""Map in two processes, where there are two processors: for `render`, and for the first load of an agent.
+"""Map a function in two processes if there are two processors, for `render` and for the first load of an agent.
 
 The second process is a fork, so that it has all objects at once.  Pages of memory are shared until either process
 writes to them.

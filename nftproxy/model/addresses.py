@@ -176,5 +176,5 @@ def is_within(address: Address, networks: Collection[Network]) -> bool:
 
 
 def is_loopback(address: Address) -> bool:
-    """Whether every machine takes the address for its own."""
+    """Whether the address is a loopback address, which every machine has."""
     return address.startswith("127.") or address == LOCALHOST[Family.IPV6]

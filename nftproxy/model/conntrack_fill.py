@@ -1,4 +1,4 @@
-"""From which fill on connection tracking is a warning."""
+"""The fill of connection tracking from which the agent warns."""
 
 FULL = 0.75
 """The share of the limit above which a burst could need the rest."""

@@ -1,4 +1,4 @@
-"""Pods by name and by address, from manifests: for questions that name pods, and answers that do.
+"""Pods by name and by address, from manifests, for questions and answers that name pods.
 
 No rule depends on pods: a proxy reads endpoints, and no Pods.
 """

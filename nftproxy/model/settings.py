@@ -187,7 +187,7 @@ class Config(msgspec.Struct, frozen=True):
 
     @property
     def tells_external_addresses(self) -> bool:
-        """Whether the rules tell external addresses that nothing but Services uses from others."""
+        """Whether the rules distinguish external addresses that only Services use."""
         return self.closes_external_addresses or self.answers_pings
 
     @property

@@ -63,7 +63,7 @@ def is_stale(front: AddressPort, endpoint: AddressPort, kept: Endpoints | Set[Ad
 def fronts_served(
     state: ClusterState, settings: Settings, family: Family, service: Service, protocol: Protocol
 ) -> Iterator[tuple[ServicePort, Iterator[AddressPort]]]:
-    """The fronts of a Service's ports of a protocol that rules serve in a family."""
+    """The fronts that rules serve in a family, of a Service's ports with this protocol."""
     if all(port.protocol is not protocol for port in service.ports):
         return
     node_addresses = nodeport_addresses(state, settings.config, family)

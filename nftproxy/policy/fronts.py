@@ -151,7 +151,7 @@ def collapsed(networks: Iterable[Network]) -> tuple[str, ...]:
 
 
 def _network_text(network: Network) -> str:
-    """A network as nft prints it, which prints a network of a single address as the address."""
+    """A network as nft prints it: a single address has no prefix length."""
     return str(network.network_address) if network.prefixlen == network.max_prefixlen else str(network)
 
 

@@ -47,7 +47,7 @@ def merged(networks: Iterable[Network]) -> list[Network]:
 
 
 def keys_at_most(networks: Iterable[Network]) -> int:
-    """The most keys that networks come to: fewer if some overlap."""
+    """An upper bound of the number of keys of networks: there are fewer if some overlap."""
     return sum(1 << -network.prefixlen % STRIDE for network in networks)
 
 

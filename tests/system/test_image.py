@@ -20,6 +20,7 @@ import pytest
 import yaml
 from nftproxy_conformance.lab.namespace import Namespace
 
+from nftproxy import __version__
 from nftproxy.kernel.libnftables import Kernel
 from nftproxy.model.addresses import Family
 from nftproxy.rules.transaction import delete_transaction, join
@@ -126,7 +127,10 @@ def test_the_image_has_all_that_the_command_line_needs(proxy: Container) -> None
     """In the container `render` finds its templates, and the agent finds nothing missing in kernel and library."""
     arguments = [f"{INSIDE}/manifests", "--config", f"{INSIDE}/config.yaml", "--node", "node-a"]
     assert "goto tcp-endpoints-of-3" in proxy.run("nftproxy", "render", *arguments)[1]
-    assert proxy.run("nftproxy", "--version")[1].startswith("nftproxy, version ")
+    said = proxy.run("nftproxy", "--version")[1]
+    assert re.fullmatch(
+        rf"nftproxy, version {re.escape(__version__)} \((unreleased, )?commit [0-9a-f]{{12}}(-dirty)?\)\n", said
+    )
     assert "IPv6 goes by a hash" not in proxy.log()
     assert "lacks" not in proxy.log()
 
@@ -144,6 +148,16 @@ def test_the_memory_limit_is_the_kernels(proxy: Container) -> None:
     files = ("/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/memory.max")
     answers = [proxy.run("cat", file) for file in files]
     assert [int(text) for status, text in answers if status == 0] == [1 << 30]
+
+
+def test_the_image_names_its_commit(tmp_path: Path) -> None:
+    """The label of the revision is the commit that the program names."""
+    subprocess.run(["tar", "-xf", ARCHIVE, "-C", tmp_path, "manifest.json"], check=True)
+    (image,) = json.loads((tmp_path / "manifest.json").read_text())
+    read = ["tar", "-xOf", ARCHIVE, image["Config"]]
+    labels = json.loads(subprocess.run(read, check=True, stdout=subprocess.PIPE).stdout)["config"]["Labels"]
+    assert labels["org.opencontainers.image.version"] == __version__
+    assert re.fullmatch("[0-9a-f]{40}(-dirty)?", labels["org.opencontainers.image.revision"])
 
 
 def test_the_image_is_small_and_says_what_is_in_it() -> None:

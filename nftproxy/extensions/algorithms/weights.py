@@ -29,7 +29,7 @@ TRIED = 64
 
 
 def most_rows(endpoints: int) -> int:
-    """The most rows that the weights of a number of endpoints may come to."""
+    """An upper bound of the number of rows for this number of weighted endpoints."""
     return max(EXACT_ROWS, ROWS_OF_EACH * endpoints)
 
 

@@ -22,7 +22,7 @@ ECHO = {Family.IPV4: "icmp type echo-request", Family.IPV6: "icmpv6 type echo-re
 
 
 class ExternalAddressesTable(msgspec.Struct, frozen=True):
-    """The share of a table's skeleton.
+    """The lines of this feature in a table's skeleton.
 
     `external_ips` holds the set of external addresses that nothing but Services uses, with the match for packets to
     reject there ("" matches all).  `pings` holds the match for pings, and the node's address that answers them, or
@@ -62,7 +62,7 @@ def is_asked_for(config: Config) -> bool:
 
 
 def table(state: ClusterState, settings: Settings, family: Family) -> Part | None:
-    """The share of a table's skeleton."""
+    """The lines of this feature in a table's skeleton."""
     config = settings.config
     if not is_asked_for(config):
         return None

@@ -110,7 +110,7 @@ class GoneAddresses:
         return dict.fromkeys(self._pop_fronts(state), self._kept)
 
     def _pop_fronts(self, state: ClusterState) -> Iterator[AddressPort]:
-        """The TCP fronts of the Services that are due, which no longer are."""
+        """Yield the TCP fronts of the Services that are due, and remove these Services from the due ones."""
         for key in list(self._due)[:MOST_SERVICES]:
             del self._due[key]
             for family in self._families:

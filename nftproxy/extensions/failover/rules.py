@@ -31,7 +31,7 @@ ICMP errors at which Linux gives up a connection without an answer."""
 
 
 class FailoverTable(msgspec.Struct, frozen=True):
-    """The share of a table's skeleton.
+    """The lines of this feature in a table's skeleton.
 
     `watchers` holds the chain that notes connections without an answer, if any Service asks for failover from silent
     endpoints.  `refusals` are rows of (match, protocol) of the packets that refuse a connection, if any asks for

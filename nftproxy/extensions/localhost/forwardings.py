@@ -49,7 +49,7 @@ class Pin(NamedTuple):
 
 
 def pinned(pin: Pin | None, wanted: Forwarding, now: float) -> Place | None:
-    """The endpoint that session affinity asks for.  None if any will do.
+    """The endpoint that session affinity has chosen, None if it has chosen none.
 
     Each new connection starts the time anew.  A pin to an endpoint that may no longer be chosen is forgotten, and so is
     a pin of another Service.

@@ -1,4 +1,4 @@
-"""Counters that rules of iptables count in by name (nfacct), read over nfnetlink.
+"""Named counters of iptables rules (nfacct), read over nfnetlink.
 
 kube-proxy's rules use two of them for its metrics (pkg/proxy/metrics).  The kernel keeps them as long as a rule refers
 to them, and shows them to processes with CAP_NET_ADMIN. linux/netfilter/nfnetlink_acct.h.

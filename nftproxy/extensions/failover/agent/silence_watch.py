@@ -225,7 +225,7 @@ class SilenceWatch:
             warn(Code.SILENCE_CROWDED, text, namespaces=self._names(crowded))
 
     def _names(self, crowded: Mapping[Family, Collection[str]]) -> str:
-        """The names of the namespaces of these numbers, cut to a few."""
+        """The names of the namespaces with these numbers, only the first few."""
         known = {key.namespace for key in watched(self._state)}
         names = sorted(
             name for name in known if any(namespace_number(name, family) in crowded[family] for family in crowded)
