@@ -78,6 +78,7 @@ PURE_ELSEWHERE = frozenset(
         "agent/socket/answers",
         "fleet/cluster_status",
         "fleet/inventory",
+        "fleet/merged_findings",
         "fleet/merged_rows",
         "fleet/node_answers",
         "fleet/outlooks",

@@ -23,6 +23,8 @@ from nftproxy.agent.socket.answers import AgentState, NodeInputs
 from nftproxy.api.access_reviews import PERMISSIONS, TAINT_PERMISSIONS, Permission
 from nftproxy.commands.agent_client import LIVE, AgentClient, ElsewhereAgent, NoAnswer, NoAnswerInTime
 from nftproxy.commands.articles import articles
+from nftproxy.commands.offline import refuse_given
+from nftproxy.commands.other_nodes import NODES_BESIDE_KUBECONFIG, NodesAsked, nodes_asked, report_failures
 from nftproxy.commands.output import STRUCTURED, structured
 from nftproxy.config.parse_config import EMPTY_CONFIG, parse_config
 from nftproxy.doctor.diagnosis import as_text, as_values, diagnose
@@ -46,6 +48,7 @@ from nftproxy.model.addresses import TABLE, Address, Family
 from nftproxy.model.codes import Code
 from nftproxy.model.errors import BadInput, Unavailable
 from nftproxy.model.settings import AGENT_SOCKET, Config
+from nftproxy.model.texts import printable
 from nftproxy.rules.transaction import BESIDE_ANOTHER
 from nftproxy.sources.config_documents import config_document
 from nftproxy.sources.credentials import SERVICE_ACCOUNT
@@ -55,6 +58,8 @@ T = TypeVar("T")
 GivenConfig = tuple[Mapping[str, Any], str]
 """A configuration, and its source."""
 
+INSPECTION = 20.0
+"""Seconds for the inspection of a node, which asks its API server and its kernel."""
 AGENT = "the agent's configuration"
 PROGRAM = "kube-proxy"
 LEGACY_TABLES = ("filter", "mangle", "raw", "security")
@@ -84,7 +89,8 @@ SYSCTLS = (
 @click.option(
     "--kubeconfig",
     type=click.Path(path_type=Path),
-    help="The agent's credentials for the API.  The default is a pod's service account.",
+    help="The agent's credentials for the API.  The default is a pod's service account.  For other nodes, those for "
+    "asking their agents.",
     metavar="FILE",
 )
 @click.option(
@@ -94,6 +100,7 @@ SYSCTLS = (
     "--kube-proxy-metrics", default=METRICS, show_default=True, help="The URL of kube-proxy's metrics.", metavar="URL"
 )
 @click.option("-o", "--output", type=click.Choice(["text", *STRUCTURED]), default="text", show_default=True)
+@NODES_BESIDE_KUBECONFIG
 @LIVE
 def doctor_command(
     config_file: Path | None,
@@ -103,12 +110,21 @@ def doctor_command(
     output: str,
     agent_socket: str,
     timeout: float,
+    **fleet: Any,
 ) -> None:
     """Find the consequences of leaving kube-proxy on this node.
 
     Run it before the change, while both proxies are there, and afterwards for leftovers.  It changes nothing.  Exit
     status 1 if there are errors or warnings, 0 if there are notes at most.
+
+    With --all-nodes or -l it runs in the agents' pods of these nodes, and prints each finding once, with its nodes.  A
+    pod has no right to see all of its node.
     """
+    if fleet["all_nodes"] or fleet["node_selector"]:
+        refuse_given(("config_file", "node", "kube_proxy_metrics"), "is for this node")
+        asked_nodes = nodes_asked(nodes=(), kubeconfig=kubeconfig, agent_socket=agent_socket, timeout=timeout, **fleet)
+        assert asked_nodes, "an option chooses nodes"
+        sys.exit(_of_nodes(asked_nodes, output))
     given = (_mapping(config_file), str(config_file)) if config_file else None
     asked = _config(*given) if given else Config()
     name = node or asked.hostname_override or platform.node().lower()
@@ -120,6 +136,19 @@ def doctor_command(
     else:
         click.echo("\n".join(as_text(diagnosis, _advice)))
     sys.exit(1 if diagnosis.needs_attention else 0)
+
+
+def _of_nodes(asked: NodesAsked, output: str) -> int:
+    """Print the merged findings of many nodes, and return the exit status: 1 for a node without an answer, too."""
+    from nftproxy.fleet.merged_findings import MergedFindings
+
+    merged = MergedFindings()
+    outcomes = asked._replace(start=INSPECTION).answers(("nftproxy", "doctor", "-o", "json"), merged.take)
+    if output in STRUCTURED:
+        click.echo(structured({"findings": merged.findings()}, output))
+    else:
+        click.echo("\n".join(map(printable, merged.text())))
+    return 0 if report_failures(outcomes) and not merged.needs_attention else 1
 
 
 class NodeInspection:

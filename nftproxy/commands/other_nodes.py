@@ -56,6 +56,8 @@ def _selector(*names: str) -> Decorator:
 
 FLEET_PARAMETERS = ("node_selector", "all_nodes", "kubeconfig", "context", "agent_namespace")
 """The parameters of `NODES_WITHOUT_NAMES`, as `nodes_asked` takes them."""
+NODES_BESIDE_KUBECONFIG = options(_selector("-l", "--node-selector"), _COMMON)
+"""The options of a command that has a --node and a --kubeconfig of its own."""
 NODES_WITHOUT_NAMES = options(_selector("-l", "--node-selector"), _COMMON, _KUBECONFIG)
 """The options of a command that has a --node of its own."""
 NODES = options(_NODE, _selector("-l", "--node-selector"), _COMMON, _KUBECONFIG)
@@ -74,6 +76,8 @@ class NodesAsked(NamedTuple):
     namespace: str
     socket: str
     patience: float
+    start: float
+    """Seconds beside the patience."""
 
     def answers(self, arguments: tuple[str, ...], reduce: Callable[[NodeAnswer], T], stdin: bytes = b"") -> list[T]:
         """Run `nftproxy ARGUMENTS` in each agent's pod, and return what `reduce` makes of the answers, in any order.
@@ -84,7 +88,7 @@ class NodesAsked(NamedTuple):
         """
         from nftproxy.fleet.asking import FleetAccess, NodeChoice, PodCommand, ask_nodes
 
-        access = FleetAccess(str(self.kubeconfig or ""), self.context, self.namespace, self.patience + START)
+        access = FleetAccess(str(self.kubeconfig or ""), self.context, self.namespace, self.patience + self.start)
         command = PodCommand((*arguments, *self._given()), stdin)
         return ask_nodes(access, NodeChoice(self.names, self.selector), command, reduce, _progress)
 
@@ -123,7 +127,7 @@ def nodes_asked(
         if kubeconfig or context:
             raise click.UsageError("--kubeconfig and --context need --node, --node-selector or --all-nodes")
         return None
-    return NodesAsked(nodes, node_selector, kubeconfig, context, agent_namespace, agent_socket, timeout)
+    return NodesAsked(nodes, node_selector, kubeconfig, context, agent_namespace, agent_socket, timeout, START)
 
 
 def report_failures(outcomes: Sequence[NodeOutcome]) -> bool:

@@ -209,3 +209,35 @@ def test_a_question_for_one_node(cluster: FleetOfAgents) -> None:
     assert cluster.asked[0].command == ("nftproxy", "explain", "10.96.0.10:80", "-o", "json", "--from=outside")
     done = cluster.nftproxy("explain", "10.96.0.10:80", "--node", "node-a", "--trace")
     assert (done.status, "--trace is for a single node" in done.err) == (2, True)
+
+
+def finding(severity: str, code: str, *evidence: str) -> dict[str, object]:
+    """A finding as `doctor -o json` prints it."""
+    known = {"code": code, "severity": severity, "summary": f"summary of {code}", "means": "m", "do": "mend it"}
+    return known | {"evidence": evidence}
+
+
+def test_findings_of_all_nodes_are_merged(cluster: FleetOfAgents) -> None:
+    """A finding with the same evidence is printed once with its nodes, the worst first, and nodes are counted."""
+    denied, note = finding("error", "NFT503", "list nodes"), finding("note", "NFT601", "x")
+    cluster.add("node-a", answering({"node": "node-a", "findings": [note, denied]}, 1))
+    cluster.add("node-b", answering({"node": "node-b", "findings": [note]}))
+    cluster.add("node-c", answering({"node": "node-c", "findings": [note, finding("warning", "NFT404", "ip6")]}, 1))
+    done = cluster.nftproxy("doctor", "--all-nodes")
+    assert (done.status, done.err) == (1, "")
+    assert done.out.splitlines() == [
+        "3 nodes: 1 with errors, 1 with warnings, 1 without either",
+        "",
+        "error NFT503: summary of NFT503, on node-a",
+        "  seen: list nodes",
+        "  do:   mend it",
+        "",
+        "warning NFT404: summary of NFT404, on node-c",
+        "  seen: ip6",
+        "  do:   mend it",
+        "",
+        "note NFT601: summary of NFT601, on all 3 nodes",
+    ]
+    found = json.loads(cluster.nftproxy("doctor", "-l", "kubernetes.io/hostname=node-b", "-o", "json").out)
+    assert [(each["finding"]["code"], each["nodes"]) for each in found["findings"]] == [("NFT601", ["node-b"])]
+    assert cluster.nftproxy("doctor", "--all-nodes", "--node", "x").status == 2
