@@ -65,7 +65,7 @@ async def _until_due(pipeline: Pipeline, *, is_first: bool) -> None:
 
 
 def local_sources_fault(pipeline: Pipeline, names: Collection[str], own: Collection[Address]) -> str:
-    """Return why local sources can't be told on a node with pods, "" if they can.
+    """Return why local sources can't be recognised on a node with pods, "" if they can.
 
     Args:
         pipeline: has the configuration, the Node and the endpoints.
