@@ -216,7 +216,8 @@ def test_packages_to_install_are_those_that_setup_needs() -> None:
     assert packages <= needed
 
 
-LINK = re.compile(r"\]\(([^)\s#]*)(?:#([^)\s]*))?\)")
+LINK = re.compile(r"\]\((?!https://)([^)\s#]*)(?:#([^)\s]*))?\)")
+"""A link within the project."""
 
 
 def anchors(page: Path) -> set[str]:

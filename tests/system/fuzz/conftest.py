@@ -10,9 +10,9 @@ from nftproxy_conformance.strategies import objects
 
 from nftproxy.extensions.algorithms import maglev
 from nftproxy.model.annotations import Algorithm
-from tests.system.fuzz.effort import IS_LONG, Tally
+from tests.system.fuzz.effort import IS_LONG, IS_MIDDLE, Tally
 
-LONGEST = 24 * 3600 if IS_LONG else 400
+LONGEST = 24 * 3600 if IS_LONG else 1200 if IS_MIDDLE else 400
 """Seconds that a test may take here: the longest take half a minute on a machine that has nothing else to do."""
 
 _TALLIES = pytest.StashKey[list[Tally]]()

@@ -1,7 +1,7 @@
 """How many examples the properties here try, and a tally of them.
 
 By default each tries so little that all of them take seconds.  NFTPROXY_TESTS=long makes it thousands of
-examples, new each time (`tox run -e fuzz`).  NFTPROXY_TESTS=middle makes it a twentieth of these, in CI the same each
+examples, new each time (`tox run -e fuzz`).  NFTPROXY_TESTS=middle makes it a fortieth of these, in CI the same each
 time.  Passing says little without a figure, so each test counts its examples, and the figures stand at the end of the
 test run (conftest.py).
 """
@@ -31,7 +31,7 @@ def effort(short: int, long: int, *, steps: int = 50) -> settings:
     once, and how to try it again.
     """
     return settings(
-        max_examples=long if IS_LONG else max(short, long // 20) if IS_MIDDLE else short,
+        max_examples=long if IS_LONG else max(short, long // 40) if IS_MIDDLE else short,
         stateful_step_count=steps,
         deadline=None,
         suppress_health_check=list(HealthCheck),
