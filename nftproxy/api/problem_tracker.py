@@ -2,7 +2,8 @@
 
 A log must not grow with the number of times that a faulty object is written or listed.  So a fault is new only if the
 object didn't have it before, and an object has a limit of reported faults in a while, since a tenant may write another
-fault each time.  Faults beyond a limit are counted, and the count is reported.  Memory is bounded by the objects that
+fault each time.  A namespace has a limit for all its objects, and so have all namespaces, since a tenant may give each
+object a new name.  Faults beyond a limit are counted, and the count is reported.  Memory is bounded by the objects that
 exist.
 """
 
@@ -13,6 +14,7 @@ from typing import NamedTuple
 
 from nftproxy.model.codes import NOTES, Code
 from nftproxy.model.errors import Problem
+from nftproxy.model.fairness import SharedRate
 from nftproxy.model.objects import ObjectKey
 
 MOST_OF_ONE = 10
@@ -24,8 +26,20 @@ WHILE = 60.0
 MOST_WINDOWS = 4096
 """Objects whose reported faults are counted at a time.  A further object waits until another's time is over."""
 
+OF_A_NAMESPACE, OF_ALL = (100, 1.0), (400, 0.25)
+"""Faults of a namespace, and of all, that are reported at once, and the seconds until the next.
+
+The log of a node keeps 10 MiB by default (the kubelet's containerLogMaxSize), some 50,000 lines: three hours of these.
+"""
+
+MOST_NAMESPACES = 1024
+"""Namespaces whose faults are counted at a time."""
+
 MOST_AT_ONCE = 20
 """Faults that are reported at once.  Of the rest, only the number is reported."""
+
+NOTE_EVERY = 10.0
+"""Least seconds between two reports of how many faults were left out."""
 
 Key = ObjectKey | str | None
 
@@ -51,6 +65,8 @@ class ProblemTracker:
         self._windows: dict[Key, _Window] = {}
         """The oldest is first."""
         self._suppressed = 0
+        self._rate = SharedRate[str](OF_A_NAMESPACE, OF_ALL, MOST_NAMESPACES)
+        self._next_note = 0.0
 
     def begin_listing(self) -> None:
         """Begin a listing: objects that are not recorded until it ends are gone."""
@@ -89,13 +105,23 @@ class ProblemTracker:
             now: seconds of a clock that never goes back.
         """
         fresh, self._fresh = self._fresh, []
-        reported = [*self._ended_windows(now), *(each for key, each in fresh if self._is_within_limit(key, each, now))]
-        if self._suppressed:
-            reported.append(Problem("", "", "", f"and {self._suppressed} more problems like these", Code.MORE_PROBLEMS))
-            self._suppressed = 0
+        within = [*self._ended_windows(now), *((key, each) for key, each in fresh if self._counts(key, each, now))]
+        reported = [each for key, each in within if self._rate.admit(_namespace(key), now)]
+        if now >= self._next_note:
+            reported += self._note(now)
         return reported
 
-    def _is_within_limit(self, key: Key, problem: Problem, now: float) -> bool:
+    def _note(self, now: float) -> list[Problem]:
+        """Return a problem that says how many were left out, with the namespace that has the most.  None is []."""
+        refused = self._rate.pop_refused()
+        count = self._suppressed + sum(each for _, each in refused)
+        if not count:
+            return []
+        self._suppressed, self._next_note = 0, now + NOTE_EVERY
+        most = f", {refused[0][1]} of them in namespace {refused[0][0]}" if refused and refused[0][0] else ""
+        return [Problem("", "", "", f"and {count} more problems like these{most}", Code.MORE_PROBLEMS)]
+
+    def _counts(self, key: Key, problem: Problem, now: float) -> bool:
         """Count a problem of an object, and return whether it is within the object's limit."""
         window = self._windows.get(key, _Window(now, 0, 0, problem.object))
         if key not in self._windows and len(self._windows) >= MOST_WINDOWS:
@@ -107,9 +133,9 @@ class ProblemTracker:
         )
         return is_within
 
-    def _ended_windows(self, now: float) -> list[Problem]:
+    def _ended_windows(self, now: float) -> list[tuple[Key, Problem]]:
         """Forget the windows that are over.  Return a problem for each of these that has left problems out."""
-        reported: list[Problem] = []
+        reported: list[tuple[Key, Problem]] = []
         while self._windows:
             key, window = next(iter(self._windows.items()))
             if now - window.since < WHILE:
@@ -117,8 +143,13 @@ class ProblemTracker:
             del self._windows[key]
             if window.left_out:
                 text = f"and {window.left_out} more problems, as it was written again and again"
-                reported.append(Problem("", window.name, "", text, Code.MORE_PROBLEMS))
+                reported.append((key, Problem("", window.name, "", text, Code.MORE_PROBLEMS)))
         return reported
+
+
+def _namespace(key: Key) -> str:
+    """Return the namespace of an object, "" if it has none."""
+    return key.namespace if isinstance(key, ObjectKey) else ""
 
 
 def _costly(problems: Sequence[Problem]) -> int:

@@ -180,17 +180,27 @@ def _of_timeout(service: Service) -> int:
 def _all_rows(service: Service, slices: Collection[EndpointSlice]) -> int:
     """The most rows of these endpoints at an address, for all ports together.
 
-    A port without endpoints has an element in `no-endpoints` instead.
+    Ports of slices that the Service doesn't have make no rows.  A port without endpoints has an element in
+    `no-endpoints` instead.
     """
     if service.options is PLAIN and all(each.options is PLAIN_SLICE for each in slices):
-        rows = sum([len(each.endpoints.states) * len(each.ports) for each in slices])
+        offered = {(port.name, port.protocol) for port in service.ports}
+        rows = sum(
+            [
+                len(each.endpoints.states) * sum([(port.name, port.protocol) in offered for port in each.ports])
+                for each in slices
+            ]
+        )
     else:
         weights = [weight_of(each) for each in slices]
         of_zones = max((weight for _, weight in service.options.weights), default=1)
         heaviest = max(weights, default=1) // (math.gcd(*weights) or 1) * max(of_zones, 1)
-        counts = _endpoints(slices).items()
+        endpoints = _endpoints(slices)
+        counts = [
+            (endpoints[family, port.name, port.protocol], port.protocol) for port in service.ports for family in Family
+        ]
         algorithm = service.options.algorithm_for
-        rows = sum(rows_at_most(count, algorithm(protocol), heaviest) for (_, _, protocol), count in counts if count)
+        rows = sum(rows_at_most(count, algorithm(protocol), heaviest) for count, protocol in counts if count)
     return max(rows, 1) + max(len(service.ports) - 1, 0)
 
 

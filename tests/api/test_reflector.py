@@ -16,7 +16,16 @@ from hypothesis import strategies as st
 from nftproxy.api.kinds import KINDS
 from nftproxy.api.pauses import Pause, ReflectorTimes
 from nftproxy.api.phases import TRANSITIONS, Ending, Phase
-from nftproxy.api.problem_tracker import MOST_AT_ONCE, MOST_OF_ONE, MOST_WINDOWS, WHILE, ProblemTracker
+from nftproxy.api.problem_tracker import (
+    MOST_AT_ONCE,
+    MOST_OF_ONE,
+    MOST_WINDOWS,
+    NOTE_EVERY,
+    OF_A_NAMESPACE,
+    OF_ALL,
+    WHILE,
+    ProblemTracker,
+)
 from nftproxy.api.reflector import MOST_PAGES, PAGE, ApiRequest, Reflector
 from nftproxy.api.resources import Resource, resources
 from nftproxy.api.responses import (
@@ -1070,13 +1079,42 @@ def test_an_object_that_is_written_again_and_again_is_bounded() -> None:
 
 def test_suppressed_faults_are_counted_for_any_number_of_objects() -> None:
     """Beyond a number of faulty objects in a minute, memory doesn't grow, and their faults are counted."""
-    tracker, said, left_out = ProblemTracker(), 0, 0
+    tracker = ProblemTracker()
     for number in range(MOST_WINDOWS + 100):
         tracker.record(ObjectKey("shop", f"s{number}"), [problem("x")])
-        for each in tracker.pop_new(0.0):
-            left_out += each.code is Code.MORE_PROBLEMS
-            said += each.code is not Code.MORE_PROBLEMS
-    assert (said, left_out) == (MOST_WINDOWS, 100)
+        tracker.pop_new(0.0)
+    assert len(tracker._windows) == MOST_WINDOWS
+    (note,) = (each for each in tracker.pop_new(NOTE_EVERY) if each.code is Code.MORE_PROBLEMS)
+    burst = OF_A_NAMESPACE[0]
+    left_out = MOST_WINDOWS + 100 - burst - 1  # the first was said at once
+    assert (
+        note.message == f"and {left_out} more problems like these, {MOST_WINDOWS - burst - 1} of them in namespace shop"
+    )
+
+
+def test_new_names_do_not_fill_the_log() -> None:
+    """A tenant whose Services come and go has its namespace's lines, another has its own, and the rest is counted."""
+    tracker, said, seconds = ProblemTracker(), list[Problem](), 60
+    for number in range(1000 * seconds):
+        key = ObjectKey("evil", f"s{number}")
+        tracker.record(key, [Problem("", f"Service {key}", "", "x", Code.SERVICE_FIELD)])
+        said += tracker.pop_new(number / 1000)
+        tracker.record(key, ())
+    notes = [each for each in said if each.code is Code.MORE_PROBLEMS]
+    assert len(notes) <= seconds / NOTE_EVERY + 1
+    assert len(said) - len(notes) <= OF_A_NAMESPACE[0] + seconds / OF_A_NAMESPACE[1]
+    tracker.record(WEB, [problem("mine")])
+    assert "Service shop/web: mine" in map(str, tracker.pop_new(float(seconds)))
+
+
+def test_all_namespaces_together_have_a_bound() -> None:
+    """A thousand namespaces have no more lines than all may have together."""
+    tracker = ProblemTracker()
+    said = 0
+    for number in range(4000):
+        tracker.record(ObjectKey(f"ns-{number}", "web"), [problem("x")])
+        said += len(tracker.pop_new(0.0))
+    assert said == OF_ALL[0] + 1
 
 
 def test_deletion_ends_complaints() -> None:

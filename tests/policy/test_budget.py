@@ -356,3 +356,13 @@ def test_all_nodes_agree(backwards: bool) -> None:
     assert listed.excessive
     assert listed.excessive == followed.excessive
     assert listed.services == followed.services
+
+
+def test_ports_of_slices_that_a_service_does_not_have_count_for_nothing() -> None:
+    """A Service with a single port has the size of the rows that are made, whatever other ports its slices offer."""
+    for asked in ({}, {"algorithm": "round-robin"}):
+        made = service("shop/web", ports=["a:80"], annotations=asked)
+        addresses = [f"10.1.0.{each}@node-{each}" for each in range(1, 41)]
+        alone = slice_of("shop/web", addresses, ports=["a:8080"])
+        beside = slice_of("shop/web", addresses, ports=["a:8080", *(f"x{port}:{port}" for port in range(1, 90))])
+        assert size(made, [beside]) == size(made, [alone])

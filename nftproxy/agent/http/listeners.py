@@ -26,6 +26,7 @@ from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 
 from nftproxy.agent.http.connection_limits import BoundedConnections, ConnectionLimits, affordable
 from nftproxy.agent.http.server import HttpRequest, HttpResponse, HttpServer
+from nftproxy.agent.http.shared_text import SharedText
 from nftproxy.agent.http.split_listener import own_listener, split_listener
 from nftproxy.agent.reporting.health import healthz, livez
 from nftproxy.agent.reporting.occurrences import Occurrence
@@ -191,6 +192,7 @@ class Listeners:
         self._reporter = reporter
         self._report = report
         self._exposed = exposed
+        self._scrape = SharedText(lambda added: reporter.scrape() + added, self._expose)
         self._note_taken = note_taken
         self._checks: Mapping[int, HealthCheck] = {}
         self._addresses: tuple[Address, ...] = ()
@@ -281,12 +283,13 @@ class Listeners:
         self._reporter.metrics.count(f"kubeproxy_proxy_{path[1:]}_total", str(answer.status))
         return answer
 
+    async def _expose(self) -> bytes:
+        return b"".join([await each() for each in self._exposed])
+
     async def _metrics(self, path: str) -> Answer:
         match path:
             case "/metrics":
-                added = [await each() for each in self._exposed]
-                text = b"".join((self._reporter.scrape(), *added))
-                return Answer(200, {"Content-Type": CONTENT_TYPE_PLAIN_0_0_4}, text)
+                return Answer(200, {"Content-Type": CONTENT_TYPE_PLAIN_0_0_4}, await self._scrape.get())
             case "/healthz":
                 return Answer(200, _TEXT, b"ok")
             case "/proxyMode":
