@@ -83,7 +83,9 @@ class Oracle:
         """True if an established TCP connection at a place ends, as its endpoint is gone."""
         front = self.front_of(place)
         is_asked = front is not None and Failover.GONE in failures_of(self.world, front.service)
-        return is_asked and all(endpoint_address != pod.address for each in self.world.slices for pod in each.endpoints)
+        served = {service.key for service in self.world.services}
+        slices = [each for each in self.world.slices if each.service in served]
+        return is_asked and all(endpoint_address != pod.address for each in slices for pod in each.endpoints)
 
     def next_packet(self, outcome: Outcome) -> Outcome:
         """The outcome of the next packet of an established TCP connection to an endpoint, by its outcome so far."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import tracemalloc
 from collections.abc import Iterable, Iterator
 
 import pytest
@@ -105,6 +106,42 @@ def test_an_address_in_another_slice_stays_until_it_leaves_that() -> None:
         assert story.wait(100) == {}
         story.put(web(name=name, suffix="2"))
         assert story.wait(100) == {FRONT: [FIRST]}
+
+
+def test_slices_of_no_service_keep_nothing_and_cost_nothing() -> None:
+    """An address that is only in slices of no Service is gone, and a look at any number of these takes no memory."""
+    story = Story(WEB, web(FIRST, SECOND))
+    orphans = [
+        web(*(f"10.{100 + high}.{middle}.{low}" for middle in range(4) for low in range(1, 251)), name=f"evil/o{high}")
+        for high in range(100)
+    ]
+    story.put(*orphans, web(FIRST, name="evil/none"))
+    story.put(web(SECOND))
+    tracemalloc.start()
+    try:
+        assert story.wait(2 * PAUSE) == {FRONT: [FIRST]}
+        most = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert most < 2**18, "a set of 100,000 addresses has 4 MiB without its addresses"
+
+
+def test_a_look_at_other_services_makes_no_set_of_their_addresses() -> None:
+    """However many endpoints other Services have, a look for an address that has left takes memory for one slice."""
+    services = [service(f"other/s{high}", cluster_ips=[f"10.96.1.{high}"]) for high in range(1, 30)]
+    slices = [
+        web(*(f"10.{100 + high}.{low >> 8}.{low & 255}" for low in range(1000)), name=f"other/s{high}")
+        for high in range(1, 30)
+    ]
+    story = Story(WEB, web(FIRST, SECOND), *services, *slices)
+    story.put(web(SECOND))
+    tracemalloc.start()
+    try:
+        assert story.wait(2 * PAUSE) == {FRONT: [FIRST]}
+        most = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert most < 2**18
 
 
 def test_other_services_connections_stay() -> None:
