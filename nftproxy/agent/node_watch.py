@@ -73,6 +73,9 @@ def local_sources_fault(pipeline: Pipeline, names: Collection[str], own: Collect
         own: the addresses of this node's interfaces.
     """
     config, node = pipeline.settings.config, pipeline.state.node
+    if config.detect_local_mode is DetectLocalMode.CLUSTER_CIDR:
+        everything = first_of([str(each) for each in config.cluster_cidrs if each.prefixlen == 0])
+        return f"clusterCIDR {everything} takes every client for a pod of the cluster" if everything else ""
     mode, what = config.detect_local_mode, ""
     if mode is DetectLocalMode.NODE_CIDR and pipeline.state.has_node and not node.pod_cidrs:
         what = f"detectLocalMode is NodeCIDR, and the Node {node.name} has no podCIDR"

@@ -29,6 +29,7 @@ from nftproxy.commands.output import STRUCTURED, structured
 from nftproxy.config.parse_config import EMPTY_CONFIG, parse_config
 from nftproxy.doctor.diagnosis import as_text, as_values, diagnose
 from nftproxy.doctor.kube_proxy_readers import flags_of, of_configz, read_configuration, read_configz, read_metrics
+from nftproxy.doctor.node_checks import SHORTEST_TIMEOUTS, forwarding_of
 from nftproxy.doctor.observations import (
     AgentFacts,
     ApiAccess,
@@ -285,7 +286,9 @@ class NodeInspection:
             self._add_unseen("the rules of legacy iptables", "the kernel shows them only to root")
 
     def _settings(self) -> dict[str, int]:
-        values = sysctl.read_all(SYSCTLS)
+        names = [name for _, name in socket.if_nameindex()]
+        of_interfaces = [path for version in ("ipv4", "ipv6") for path in forwarding_of(version, names)]
+        values = sysctl.read_all([*SYSCTLS, *SHORTEST_TIMEOUTS, *of_interfaces])
         if missing := [path for path in SYSCTLS if path not in values and not path.startswith("bridge/")]:
             self._add_unseen(f"the settings {', '.join(missing)}", "they are not below /proc/sys/net here")
         return values

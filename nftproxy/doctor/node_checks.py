@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from types import MappingProxyType
 
 from nftproxy.doctor.findings import Finding, Severity, error, found, note, warning
@@ -20,6 +20,15 @@ _FORWARDING: Mapping[str, tuple[Family, Severity]] = MappingProxyType(
 _BRIDGED = ("bridge/bridge-nf-call-iptables", "bridge/bridge-nf-call-ip6tables")
 BRIDGES = frozenset({"cni0", "cbr0", "kube-bridge"})
 """The pods' bridges of the CNI plugins bridge and flannel, of kubenet, and of kube-router."""
+
+SHORTEST_TIMEOUTS: Mapping[str, int] = MappingProxyType(
+    {
+        "netfilter/nf_conntrack_tcp_timeout_established": 300,
+        "netfilter/nf_conntrack_udp_timeout": 10,
+        "netfilter/nf_conntrack_udp_timeout_stream": 10,
+    }
+)
+"""Seconds below which a timeout breaks ordinary connections: keepalives are minutes apart, answers of DNS seconds."""
 
 LONGEST_CHAIN = 8
 """The most entries a bucket: twice the ratio of kube-proxy's and the kernel's defaults (sysctl.py)."""
@@ -42,6 +51,26 @@ def _forwarding(observed: Observations) -> Iterator[Finding]:
         has_addresses = family in map(family_of, observed.addresses or ())
         if observed.sysctls.get(path) == 0 and (has_addresses or family is Family.IPV4):
             yield found(severity, Code.NOT_FORWARDING, observed.setting(path))
+
+
+def _forwarding_of_interfaces(observed: Observations) -> Iterator[Finding]:
+    """Find interfaces from which the node doesn't forward, though it does in general."""
+    for version, whole in (("ipv4", "ipv4/ip_forward"), ("ipv6", "ipv6/conf/all/forwarding")):
+        off = [path for path in forwarding_of(version, observed.interfaces) if observed.sysctls.get(path) == 0]
+        if off and observed.sysctls.get(whole) == 1:
+            yield warning(Code.NOT_FORWARDING, *map(observed.setting, off))
+
+
+def forwarding_of(version: str, interfaces: Collection[str]) -> list[str]:
+    """Return the sysctls that say whether packets that come in by these interfaces are forwarded."""
+    return [f"{version}/conf/{name}/forwarding" for name in interfaces if name != "lo"]
+
+
+def _timeouts(observed: Observations) -> Iterator[Finding]:
+    """Find timeouts of connection tracking that end connections with short pauses."""
+    short = [path for path, least in SHORTEST_TIMEOUTS.items() if observed.sysctls.get(path, least) < least]
+    if short:
+        yield warning(Code.TIMEOUTS_SHORT, *map(observed.setting, short))
 
 
 def _bridged(observed: Observations) -> Iterator[Finding]:
@@ -68,4 +97,4 @@ def _conntrack(observed: Observations) -> Iterator[Finding]:
         yield warning(Code.CONNTRACK_SLOW, f"{seen.buckets} buckets for {seen.maximum} entries")
 
 
-CHECKS = (_features, _forwarding, _bridged, _conntrack)
+CHECKS = (_features, _forwarding, _forwarding_of_interfaces, _bridged, _timeouts, _conntrack)

@@ -157,6 +157,7 @@ class Code(StrEnum):
     API_OLD = "NFT638", "The API server's Kubernetes version is older than nftproxy supports"
     OTHERS_COME_FIRST = "NFT639", "Other programs' chains can take packets before they reach Services"
     FAST_PATH_PASSES_BY = "NFT640", "Packets on the fast path pass other programs' chains by"
+    TIMEOUTS_SHORT = "NFT641", "Connection tracking forgets idle connections within seconds"
 
 
 NOTES = frozenset({Code.OLD_SPELLING, Code.ONE_FAMILY_GUARDED})

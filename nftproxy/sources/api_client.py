@@ -56,6 +56,8 @@ _LONGEST_ERROR = 64 * 1024
 NONSENSE = (AttributeError, KeyError, TypeError, ValueError, RecursionError)
 """The exceptions that kr8s raises for an answer that isn't an object of the kind."""
 
+MOST_REASONS = 10
+"""Limit of reasons that are remembered: a server's words may differ each time."""
 _SAY_AGAIN = 60.0
 """Seconds before the log repeats why the server doesn't answer, as attempts follow each other soon."""
 
@@ -98,7 +100,8 @@ class ApiClient:
         self._access = Access(lambda: read_credentials(kubeconfig, account), plugins, api_servers)
         self._server_addresses = ServerAddresses(self._access.addresses)
         self._server_answered = asyncio.Event()
-        self._said: dict[str, tuple[str, float]] = {}
+        self._said: dict[str, float] = {}
+        self._away_since: float | None = None
         self._report_problems = report_problems
         self._report_request = report_request
         self._problems = Counter[str]()
@@ -225,6 +228,9 @@ class ApiClient:
         """End all pauses that wait for the server: it has answered a request."""
         self._server_answered.set()
         self._said.clear()
+        if self._away_since is not None:
+            log.info("the API server answers again, after %(seconds).1f s", {"seconds": now() - self._away_since})
+            self._away_since = None
 
     def _handle_failure(self, host: str, reflector: Reflector, error: Exception) -> None:
         _log_defect(error, "a defect while watching %(resource)s", resource=reflector.resource.plural)
@@ -242,18 +248,25 @@ class ApiClient:
             self._problems[reflector.resource.plural] = reflector.problems.count
             self._report_problems(self._problems.total(), fresh)
 
-    def _is_news(self, plural: str, pause: Pause) -> bool:
-        """Whether to log a pause.  A server that doesn't answer is logged once a minute, other reasons each time."""
-        said, since = self._said.get(plural, ("", 0.0))
-        if pause.awaits_server and pause.reason == said and now() - since < _SAY_AGAIN:
+    def _is_news(self, pause: Pause) -> bool:
+        """Whether to log a pause.
+
+        While the server doesn't answer, each reason is logged once a minute for all resources.  An answer that
+        is an error is logged each time.
+        """
+        if not pause.awaits_server:
+            return True
+        if self._away_since is None:
+            self._away_since = now()
+        if now() - self._said.get(pause.reason, float("-inf")) < _SAY_AGAIN:
             return False
-        self._said[plural] = pause.reason, now()
+        self._said = {**dict(list(self._said.items())[-MOST_REASONS:]), pause.reason: now()}
         return True
 
     async def _pause(self, reflector: Reflector) -> None:
         pause = reflector.pause
         seconds = pause.seconds(random.random())
-        if pause.reason and self._is_news(reflector.resource.plural, pause):
+        if pause.reason and self._is_news(pause):
             level = logging.WARNING if pause.is_fault else logging.INFO
             warn(
                 pause.code,

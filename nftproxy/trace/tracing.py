@@ -66,7 +66,7 @@ def trace_plan(plan: Plan, rules: Transaction | Iterable[TableCopy]) -> tuple[Tr
         return tuple(trace_packet(scene, packet) for packet in plan.packets)
 
 
-ROUTES = "this node's routes, interfaces, sysctls and connections"
+ROUTES = "this node's routes, sysctls (rp_filter), MTUs and connections"
 OTHERS = "other programs' tables"
 """Parts of a node that a copy lacks."""
 

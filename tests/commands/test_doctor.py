@@ -846,6 +846,25 @@ def test_a_node_that_the_cluster_does_not_know(kubeconfig: Path) -> None:
     assert seen(finding).startswith("no Node node-b, at https://")
 
 
+def test_an_interface_that_is_not_forwarded_from() -> None:
+    """An interface from which the node doesn't forward, though it does in general, is a warning (NFT624)."""
+    run("ip link add pods type veth peer name other")
+    setting("ipv4/conf/pods/forwarding", 0)
+    assert seen(found()["NFT624"]) == "net.ipv4.conf.pods.forwarding is 0"
+    setting("ipv4/conf/pods/forwarding", 1)
+    assert "NFT624" not in found()
+
+
+def test_timeouts_of_seconds() -> None:
+    """A timeout that breaks connections with short pauses is a warning (NFT641)."""
+    assert "NFT641" not in found()
+    path = "netfilter/nf_conntrack_tcp_timeout_established"
+    before = int(Path("/proc/sys/net", path).read_text())
+    setting(path, 5)
+    assert seen(found()["NFT641"]) == "net.netfilter.nf_conntrack_tcp_timeout_established is 5"
+    setting(path, before)
+
+
 def test_a_node_whose_address_is_absent(server: ApiServer, kubeconfig: Path) -> None:
     """A Node whose InternalIP no interface has is a warning with the address."""
     addresses = [{"type": "InternalIP", "address": "192.0.2.55"}, {"type": "ExternalIP", "address": "192.0.2.56"}]
@@ -874,7 +893,7 @@ def test_each_code_is_provoked() -> None:
     """Every code that a check may find is in a test above."""
     sources = "".join(path.read_text() for path in Path(diagnosis_module.__file__).parent.glob("*_checks.py"))
     codes = {Code[name] for name in re.findall(r"\bCode\.(\w+)", sources)}
-    assert len(codes) == 38
+    assert len(codes) == 39
     source = Path(__file__).read_text()
     assert {code for code in codes if code not in source} == set()
 

@@ -48,6 +48,7 @@ class FaultReporter:
         self._metrics = reporter.metrics
         self._health = reporter.health
         self._excessive: set[ObjectKey] = set()
+        self._losing: set[ObjectKey] = set()
         self._ongoing: dict[Code, frozenset[Hashable]] = {}
         self._excess_changes = 0
 
@@ -138,6 +139,11 @@ class FaultReporter:
             text = "Service %(service)s does not get %(what)s, and is served without it: %(why)s%(more)s"
             warn(first.denial.code, text, service=service, what=first.what, why=why, more=more)
         self._events.report(map(occurrences.conflict, losses))
+        with_losses = {service for service, lost in self._pipeline.losses.items() if lost}
+        if ended := sorted(self._losing - with_losses):
+            text = "Service %(service)s gets each of its addresses and ports now, or is gone%(more)s"
+            log.info(text, {"service": ended[0], "more": f" (and {len(ended) - 1} more)" if ended[1:] else ""})
+        self._losing = with_losses
 
     def _report_excess(self) -> None:
         """Report the Services that exceed a limit or the budget.  Log when that begins and when it ends."""

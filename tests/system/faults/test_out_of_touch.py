@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 
 import pytest
+from nftproxy_conformance.apiserver import ApiServer
 from nftproxy_conformance.apiserver.faults import Fault, Reset, Respond
 from nftproxy_conformance.lab import Origin, endpoint
 
 from nftproxy.commands.output import rfc3339
-from tests.system.faults.bench import Bench, pod, vip
+from tests.system.faults.bench import PLURALS, Bench, pod, vip
 
 AGENT = "tests.system.faults.hasty"
 
@@ -101,3 +103,16 @@ def test_an_agent_without_the_api(bench: Bench, harm: Harm, reason: str) -> None
     assert "warnings" not in json.loads(bench.healthz().body)
     assert "NFT509" not in bench.command("explain", f"{vip(3)}:80").out
     assert bench.command("list", "services", "-A").err == ""
+
+
+def test_an_outage_is_few_lines_of_the_log(bench: Bench, server: ApiServer) -> None:
+    """Each reason for which the API server is away is logged once for all resources, and so is its return."""
+    before, began = len(bench.log()), time.monotonic()
+    server.stop()
+    bench.wait_until(lambda: bench.metric('nftproxy_faults{code="NFT509"}') == len(PLURALS))
+    with bench.logging("the API server answers again, after "):
+        server.start()
+    minutes = int((time.monotonic() - began) / 60)
+    reasons = re.findall(rf"(?:{'|'.join(PLURALS)}): (.*); trying again in", bench.log()[before:])
+    assert reasons
+    assert all(reasons.count(each) <= 1 + minutes for each in reasons), reasons

@@ -137,6 +137,24 @@ def kubeconfig_damaged(bench: Bench) -> Iterator[None]:
     bench.wait_until(lambda: "NFT107" not in bench.command("status").out)
 
 
+@contextmanager
+def one_interface_off(bench: Bench) -> Iterator[None]:
+    """An interface's packets aren't forwarded, though forwarding is on."""
+    names = bench.lab.node.call(lambda: sorted(name for _, name in socket.if_nameindex() if name != "lo"))
+    bench.lab.node.sysctl({f"ipv4/conf/{names[0]}/forwarding": "0"})
+    yield
+    bench.lab.node.sysctl({f"ipv4/conf/{names[0]}/forwarding": "1"})
+
+
+@contextmanager
+def forgetful(bench: Bench) -> Iterator[None]:
+    """Connection tracking forgets established connections after 5 s."""
+    path = "netfilter/nf_conntrack_tcp_timeout_established"
+    bench.lab.node.sysctl({path: "5"})
+    yield
+    bench.lab.node.sysctl({path: "86400"})
+
+
 # Incidents
 
 TAKEN = squatted(32000)
@@ -148,6 +166,7 @@ CHECKED = (
 BRIDGE = configured(detectLocalMode="BridgeInterface", detectLocal={"bridgeInterface": "cbr0"})
 PREFIX = configured(detectLocalMode="InterfaceNamePrefix", detectLocal={"interfaceNamePrefix": "cali"})
 NODE_CIDR = configured(detectLocalMode="NodeCIDR")
+EVERYTHING = configured(clusterCIDR="0.0.0.0/0")
 NODE_PORT = (web(type="NodePort", ports=["80:30080"]), PODS)
 NAMELESS = (web(internalTrafficPolicy="Local"), slice_of(IP.here))
 NOWHERE = ("other nodes have some", "on another node")
@@ -178,6 +197,10 @@ NIGHT = [
     Incident("health check's port is taken, by doctor", "doctor", ("NFT010", "32000"), (), TAKEN, (), 1),
     Incident("element deleted while the agent was stopped", METRICS, ("NFT408",), FINE, deleted_while_stopped),
     Incident("kubeconfig is damaged", "status", ("NFT107", "a restart fails"), (), kubeconfig_damaged, WELL),
+    Incident("one interface doesn't forward", DOCTOR, ("NFT624", "forwarding is 0"), FINE, one_interface_off, (), 1),
+    Incident("timeout of 5 s", DOCTOR, ("NFT641", "tcp_timeout_established is 5"), FINE, forgetful, (), 1),
+    Incident("clusterCIDR is everything", "status", ("NFT637", "0.0.0.0/0"), FINE, EVERYTHING, WELL),
+    Incident("what no trace shows", f"{HTTP} --trace", ("not tried", "rp_filter"), FINE),
     Incident("autoscaler removes the node", "status", (DELETION_TAINT, "NO NEW CONNECTIONS"), (), leaving, (), 3),
 ]
 """Incidents with the node's state that no object of the Service shows."""
