@@ -61,7 +61,7 @@ class Pipeline:
 
     Attributes:
         losses: the claims that Services don't get, by Service.
-        flows: the UDP flows that must be forgotten.
+        flows: the flows of UDP and SCTP, and the unanswered flows, that must be forgotten.
         health_checks: the answers of health-check node ports.
         views: the views of extensions, by the extension's name.
         withheld: by family, the Services that contribute no rules, each with the reason, "" until it is known.

@@ -1,31 +1,43 @@
-"""The UDP flows that conntrack must forget, because the rules no longer send new flows to their endpoint.
+"""The flows of UDP and SCTP that conntrack must forget, because the rules no longer send new flows to their endpoint.
 
 The kernel translates the first packet of a flow by the rules, and all further packets in the same way.  UDP has no end,
-so a client that keeps its source port keeps its endpoint for as long as it sends, long after the pod is gone.  TCP and
-SCTP are left alone: they notice by themselves, and cutting them would end the graceful shutdown of pods (k/k#101607).
-Only of Services that ask for it, TCP connections are cut once the pod's address is gone (gone_addresses.py).
+so a client that keeps its source port keeps its endpoint for as long as it sends, long after the pod is gone.  So does
+an SCTP client, whose new association from the same port is the same flow to conntrack (k/k#101968).  TCP is left alone:
+it notices by itself, and cutting it would end the graceful shutdown of pods (k/k#101607).  Only of Services that ask
+for it, TCP connections are cut once the pod's address is gone (gone_addresses.py).
 
 * A *front* here is a virtual address and port, or a node's address and node port, that the rules serve (fronts.py).
-* A flow to a front is stale if it goes to none of its *usable* endpoints: ready, or serving while they terminate.
-  Policies, topology and the readiness of other endpoints choose for new flows only (kube-proxy does the same), so that
-  a server that drains keeps its clients until it is done.
+* A flow to a front is stale if it goes to none of its *kept* endpoints.  For UDP these are ready, or serve while they
+  terminate.  An association has state in its endpoint, so for SCTP they are all in the slices, whatever their
+  conditions.
+* Topology and the readiness of other endpoints choose for new flows only (kube-proxy does the same), so that a server
+  that drains keeps its clients until it is done.
+* With policy Local a UDP flow is stale if it goes to another node's endpoint, though no new flow would: it began under
+  policy Cluster.  External fronts still send the node and its pods to all endpoints.  These flows are the node's own,
+  or not masqueraded.
 * A flow that was never translated, made before there was a Service or an endpoint, is stale once there is an endpoint.
 * If no endpoint is left, or the front is gone, every translated flow is stale.
 
 A flow can be stale only if its front has lost an endpoint, or got its first: only then is the front *due*.
+
+A Service that restricts its clients otherwise than before has all its fronts due for flows that nobody has *answered*,
+of TCP too.  Rules judge only the first packet of a flow, so a client that goes on without an answer would never meet
+the new rules.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Set
+import itertools
+from collections.abc import Collection, Iterable, Iterator, Set
 from typing import NamedTuple
 
-from nftproxy.model.addresses import Address, Family, Protocol
-from nftproxy.model.objects import ObjectKey, Service, ServicePort
-from nftproxy.policy.choosing.candidates import candidates_of
+from nftproxy.model.addresses import Address, Family, Network, Protocol, family_of
+from nftproxy.model.annotations import PLAIN, ServiceOptions
+from nftproxy.model.objects import ObjectKey, Service, ServicePort, TrafficPolicy
+from nftproxy.policy.choosing.candidates import Candidate, candidates_of
 from nftproxy.policy.claims import NODE, Claim
-from nftproxy.policy.extension import Settings
-from nftproxy.policy.fronts import claimed_fronts, nodeport_addresses
+from nftproxy.policy.extension import UNRESTRICTED, Settings
+from nftproxy.policy.fronts import ClaimedFront, claimed_fronts, nodeport_addresses, own_addresses
 from nftproxy.policy.state import ClusterState
 
 
@@ -38,53 +50,111 @@ class AddressPort(NamedTuple):
 
 
 Endpoints = frozenset[AddressPort]
-UdpFronts = dict[AddressPort, Endpoints]
-"""UDP fronts, each with its usable endpoints."""
-Sweeps = dict[AddressPort, Endpoints | Set[Address]]
+
+
+class Kept(NamedTuple):
+    """The endpoints that flows to a front may still go to.
+
+    Flows that are masqueraded, but for those of the `own` addresses, may go to `masqueraded` only.
+    """
+
+    endpoints: Endpoints
+    masqueraded: Endpoints
+    own: frozenset[Address] = frozenset()
+
+
+LastingFronts = dict[AddressPort, Kept]
+"""Fronts of UDP and SCTP, each with its kept endpoints."""
+
+
+class Unanswered(NamedTuple):
+    """All flows to a front that nobody has answered."""
+
+    front: AddressPort
+
+    @property
+    def address(self) -> Address:
+        """The address of the front."""
+        return self.front.address
+
+
+Sweeps = dict[AddressPort | Unanswered, Kept | Set[Address]]
 """Fronts to sweep, each with the endpoints that its flows may still go to, for TCP with their addresses.  A set of
-addresses may change meanwhile."""
+addresses may change meanwhile.  All flows of `Unanswered` are stale."""
 
-NO_ENDPOINTS: Endpoints = frozenset()
+NO_ENDPOINTS = Kept(frozenset(), frozenset())
+_EVERY = frozenset(Protocol)
+LASTING = frozenset({Protocol.UDP, Protocol.SCTP})
+"""The protocols whose flows are swept in every Service."""
 
 
-def is_stale(front: AddressPort, endpoint: AddressPort, kept: Endpoints | Set[Address]) -> bool:
+class Flow(NamedTuple):
+    """An entry of conntrack, to a front.
+
+    `endpoint` is the source of its replies: the endpoint if it was translated, the front itself if not.  `source` is
+    the client, and `seen_source` the destination of the replies, which differs if the flow is masqueraded.
+    """
+
+    endpoint: AddressPort
+    source: Address = Address("")
+    seen_source: Address = Address("")
+
+
+def is_stale(front: AddressPort, flow: Flow, kept: Kept | Set[Address]) -> bool:
     """Whether conntrack must forget a flow to a front that is due.
 
     Args:
         front: the destination of the flow's original direction.
-        endpoint: the source of its replies: the endpoint if it was translated, the front itself if not.
-        kept: where it may still go: for UDP the front's usable endpoints, for TCP addresses.
+        flow: the flow.
+        kept: where it may still go: for TCP addresses.
     """
-    if front.protocol is Protocol.TCP:
+    endpoint = flow.endpoint
+    if not isinstance(kept, Kept):
         return endpoint.address not in kept and endpoint != front
-    return endpoint not in kept and (bool(kept) or endpoint != front)
+    is_masqueraded = flow.source != flow.seen_source and flow.source not in kept.own
+    if endpoint in (kept.masqueraded if is_masqueraded else kept.endpoints):
+        return False
+    return bool(kept.endpoints) or endpoint != front
 
 
 def fronts_served(
-    state: ClusterState, settings: Settings, family: Family, service: Service, protocol: Protocol
-) -> Iterator[tuple[ServicePort, Iterator[AddressPort]]]:
-    """The fronts that rules serve in a family, of a Service's ports with this protocol."""
-    if all(port.protocol is not protocol for port in service.ports):
+    state: ClusterState, settings: Settings, family: Family, service: Service, protocols: Collection[Protocol]
+) -> Iterator[tuple[ServicePort, Iterator[tuple[AddressPort, ClaimedFront]]]]:
+    """The fronts that rules serve in a family, of a Service's ports with these protocols, each with its claim."""
+    if all(port.protocol not in protocols for port in service.ports):
         return
     node_addresses = nodeport_addresses(state, settings.config, family)
     for port, fronts in claimed_fronts(state, settings.config, family, service):
-        if port.protocol is protocol:
-            claims = (claimed.claim for claimed in fronts if not claimed.denial)
-            yield port, (front for claim in claims for front in _fronts_of(claim, node_addresses))
+        if port.protocol in protocols:
+            held = (claimed for claimed in fronts if not claimed.denial)
+            yield port, ((front, each) for each in held for front in _fronts_of(each.claim, node_addresses))
 
 
-def udp_fronts(state: ClusterState, settings: Settings, family: Family, service: Service) -> UdpFronts:
-    """The fronts of a Service's UDP ports in one family that rules serve, each with its usable endpoints."""
-    served = list(fronts_served(state, settings, family, service, Protocol.UDP))
+def lasting_fronts(state: ClusterState, settings: Settings, family: Family, service: Service) -> LastingFronts:
+    """The fronts of a Service's UDP and SCTP ports in one family that rules serve, each with its kept endpoints."""
+    served = list(fronts_served(state, settings, family, service, LASTING))
     if not served:  # as with nearly every Service
         return {}
     endpoints = state.endpoints_of(service, family)
-    found: UdpFronts = {}
+    own = own_addresses(state)
+    found: LastingFronts = {}
     for port, fronts in served:
         offered = candidates_of(endpoints, port)
-        usable = frozenset(AddressPort(c.address, c.port) for c in offered if c.is_ready or c.is_last_resort)
-        found |= dict.fromkeys(fronts, usable)
+        if port.protocol is Protocol.SCTP:
+            everywhere = here = _ends(port, offered)
+        else:
+            usable = [each for each in offered if each.is_ready or each.is_last_resort]
+            everywhere, here = _ends(port, usable), _ends(port, (each for each in usable if each.is_local))
+        for front, claimed in fronts:
+            if claimed.policy is TrafficPolicy.CLUSTER or everywhere == here:
+                found[front] = Kept(everywhere, everywhere)
+            else:
+                found[front] = Kept(everywhere, here, own) if claimed.is_external else Kept(here, here)
     return found
+
+
+def _ends(port: ServicePort, candidates: Iterable[Candidate]) -> Endpoints:
+    return frozenset(AddressPort(each.address, each.port, port.protocol) for each in candidates)
 
 
 def _fronts_of(claim: Claim, node_addresses: Iterable[Address]) -> Iterator[AddressPort]:
@@ -94,7 +164,7 @@ def _fronts_of(claim: Claim, node_addresses: Iterable[Address]) -> Iterator[Addr
 
 
 class Flows:
-    """The UDP fronts that the rules serve, and the fronts due to be swept.
+    """The fronts of UDP and SCTP that the rules serve, and the fronts due to be swept.
 
     At first all fronts are due, as endpoints may have changed while the agent did not run.
     """
@@ -103,8 +173,10 @@ class Flows:
         self._settings = settings
         self._families = tuple(families)
         self._fronts: dict[ObjectKey, tuple[AddressPort, ...]] = {}
-        self._usable: UdpFronts = {}
+        self._kept: LastingFronts = {}
         self._due: set[AddressPort] = set()
+        self._restricted: dict[ObjectKey, tuple[_Restrictions, frozenset[Unanswered]]] = {}
+        self._unanswered: set[Unanswered] = set()
         self._has_swept = False
 
     def refresh(self, state: ClusterState, services: Iterable[ObjectKey]) -> None:
@@ -112,6 +184,7 @@ class Flows:
         services = tuple(services)
         before = self._remove(services)
         after = self._add(state, services)
+        self._restrict(state, services)
         fronts = before.keys() | after.keys()
         self._due |= {f for f in fronts if _is_due(before.get(f, NO_ENDPOINTS), after.get(f, NO_ENDPOINTS))}
 
@@ -123,27 +196,64 @@ class Flows:
         due, self._due = self._due, set()
         if not self._has_swept:
             self._has_swept = True
-            due |= self._usable.keys()
-        return {front: self._usable.get(front, NO_ENDPOINTS) for front in due}
+            due |= self._kept.keys()
+        unanswered, self._unanswered = self._unanswered, set()
+        found: Sweeps = {front: self._kept.get(front, NO_ENDPOINTS) for front in due}
+        return found | dict.fromkeys(unanswered, NO_ENDPOINTS)
 
-    def _remove(self, services: Iterable[ObjectKey]) -> UdpFronts:
+    def _restrict(self, state: ClusterState, services: Iterable[ObjectKey]) -> None:
+        """Note the fronts at which some Services restrict their clients otherwise than before."""
+        for key in services:
+            service = state.services.get(key)
+            before = self._restricted.pop(key, None)
+            restrictions = _restrictions(self._settings, service) if service else None
+            if service is None or restrictions is None:  # as with nearly every Service
+                continue
+            fronts = self._unanswered_of(state, service)
+            self._restricted[key] = restrictions, fronts
+            same = before[1] if before and before[0] == restrictions else frozenset()
+            self._unanswered |= fronts - same
+
+    def _unanswered_of(self, state: ClusterState, service: Service) -> frozenset[Unanswered]:
+        served = (fronts_served(state, self._settings, family, service, _EVERY) for family in self._families)
+        ports = itertools.chain.from_iterable(served)
+        return frozenset(Unanswered(front) for _, fronts in ports for front, _ in fronts)
+
+    def _remove(self, services: Iterable[ObjectKey]) -> LastingFronts:
         """Remove some Services.  Return their former fronts."""
         gone = [front for key in services for front in self._fronts.pop(key, ())]
-        return {front: self._usable.pop(front, NO_ENDPOINTS) for front in gone}
+        return {front: self._kept.pop(front, NO_ENDPOINTS) for front in gone}
 
-    def _add(self, state: ClusterState, services: Iterable[ObjectKey]) -> UdpFronts:
+    def _add(self, state: ClusterState, services: Iterable[ObjectKey]) -> LastingFronts:
         """Add some Services anew, if they still exist.  Return their present fronts."""
-        entered: UdpFronts = {}
+        entered: LastingFronts = {}
         for service in filter(None, map(state.services.get, services)):
             for family in self._families:
-                found = udp_fronts(state, self._settings, family, service)
+                found = lasting_fronts(state, self._settings, family, service)
                 if found:
                     self._fronts[service.key] = (*self._fronts.get(service.key, ()), *found)
                     entered |= found
-        self._usable |= entered
+        self._kept |= entered
         return entered
 
 
-def _is_due(before: Endpoints, after: Endpoints) -> bool:
+_Restrictions = tuple[tuple[Network, ...], ServiceOptions]
+
+
+def _restrictions(settings: Settings, service: Service) -> _Restrictions | None:
+    """The values that decide which clients a Service admits, None if it admits all."""
+    if not service.source_ranges and service.options is PLAIN:
+        return None
+    families = set(map(family_of, service.cluster_ips))
+    asked = settings.extensions_of(service)
+    is_restricted = service.source_ranges or any(
+        each.restriction(service, family) != UNRESTRICTED for each in asked for family in families
+    )
+    return (service.source_ranges, service.options) if is_restricted else None
+
+
+def _is_due(before: Kept, after: Kept) -> bool:
     """Whether an endpoint was lost, or the first endpoints have come."""
-    return not before <= after or (not before and bool(after))
+    if not before.endpoints <= after.endpoints or not before.masqueraded <= after.masqueraded:
+        return True
+    return not before.endpoints and bool(after.endpoints)

@@ -1,6 +1,6 @@
 """The addresses and ports at which a Service is reached on this node, decided in a single place.
 
-The rules (compile.py), the UDP flows to forget (flows.py) and the health checks (health_checks.py) all follow from it.
+The rules (compile.py), the flows to forget (flows.py) and the health checks (health_checks.py) all follow from it.
 A *front* is an address, protocol and port at which a Service port is reached, or a protocol and node port.  A Service
 has a front that it claims (claims.py) unless another Service takes precedence or something stands in the way.
 """

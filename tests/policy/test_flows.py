@@ -13,12 +13,23 @@ from nftproxy_conformance.strategies.objects import Given, all_settings
 
 from nftproxy.model.addresses import Address, Family, Protocol, family_of
 from nftproxy.model.events import Event, Put, Removed, key_of
-from nftproxy.model.objects import EndpointSlice, Service
+from nftproxy.model.objects import EndpointSlice, Service, TrafficPolicy
 from nftproxy.pipeline import Pipeline
 from nftproxy.policy import flows
 from nftproxy.policy.choosing.candidates import ServiceEndpoints
 from nftproxy.policy.extension import Settings
-from nftproxy.policy.flows import NO_ENDPOINTS, AddressPort, Endpoints, Sweeps, UdpFronts, is_stale, udp_fronts
+from nftproxy.policy.flows import (
+    NO_ENDPOINTS,
+    AddressPort,
+    Endpoints,
+    Flow,
+    Kept,
+    LastingFronts,
+    Sweeps,
+    Unanswered,
+    is_stale,
+    lasting_fronts,
+)
 from nftproxy.policy.fronts import nodeport_addresses
 from tests.support.factories import IPV4, elements, host_addresses, key, node, pipeline, renderer, service, slice_of
 
@@ -37,10 +48,15 @@ def ends(*texts: str) -> Endpoints:
     return frozenset(AddressPort(Address(address), int(port)) for address, port in pairs)
 
 
-def sweeps(**usable: str) -> UdpFronts:
+def kept(*texts: str) -> Kept:
+    """These endpoints, for flows of any source."""
+    return Kept(ends(*texts), ends(*texts))
+
+
+def sweeps(**usable: str) -> LastingFronts:
     """Sweeps as `sweeps(**{"10.96.0.10 53": "10.1.0.4 5353, 10.1.1.4 5353"})`.  "" is no endpoint."""
     return {
-        front: ends(*filter(None, texts.split(", "))) for text, texts in usable.items() for (front,) in [ends(text)]
+        front: kept(*filter(None, texts.split(", "))) for text, texts in usable.items() for (front,) in [ends(text)]
     }
 
 
@@ -73,15 +89,38 @@ def empty(of: EndpointSlice) -> EndpointSlice:
 def test_a_flow_is_stale_by_where_it_goes(source: str, usable: set[str], stale: bool) -> None:
     """A flow stays with a usable endpoint, and untranslated only as long as there is none."""
     named = {each: AddressPort(Address(each), 53) for each in ("front", "pod", "other")}
-    assert is_stale(named["front"], named[source], frozenset(map(named.__getitem__, usable))) is stale
+    present = frozenset(map(named.__getitem__, usable))
+    assert is_stale(named["front"], Flow(named[source]), Kept(present, present)) is stale
+
+
+@pytest.mark.parametrize(
+    ("source", "seen_source", "pod", "stale"),
+    [
+        ("198.51.100.7", "192.168.0.2", "away", True),
+        ("198.51.100.7", "198.51.100.7", "away", False),
+        ("198.51.100.7", "192.168.0.2", "here", False),
+        ("192.168.0.77", "192.168.0.2", "away", False),
+        ("192.168.0.2", "192.168.0.2", "away", False),
+        ("198.51.100.7", "192.168.0.2", "gone", True),
+    ],
+    ids=["masqueraded", "a pod's", "at a local pod", "the node's other address", "the node's", "lost"],
+)
+def test_masqueraded_flows_stay_on_this_node_under_policy_local(
+    source: str, seen_source: str, pod: str, stale: bool
+) -> None:
+    """A flow of a client outside, which is masqueraded, may stay with a local pod only.  The node's own may not be."""
+    front, here, away = (AddressPort(Address(each), 53) for each in ("203.0.113.9", "here", "away"))
+    present = Kept(frozenset({here, away}), frozenset({here}), frozenset({Address("192.168.0.77")}))
+    flow = Flow(AddressPort(Address(pod), 53), Address(source), Address(seen_source))
+    assert is_stale(front, flow, present) is stale
 
 
 # ---- fronts --------------------------------------------------------------------------------------------------------
 
 
-def fronts_of(made: Pipeline, name: str = "kube/dns", family: Family = IPV4) -> UdpFronts:
+def fronts_of(made: Pipeline, name: str = "kube/dns", family: Family = IPV4) -> LastingFronts:
     """The UDP fronts of a Service in a pipeline."""
-    return udp_fronts(made.state, made.settings, family, made.state.services[key(name)])
+    return lasting_fronts(made.state, made.settings, family, made.state.services[key(name)])
 
 
 def test_every_address_of_a_udp_port_is_a_front() -> None:
@@ -183,14 +222,41 @@ def test_usable_is_ready_or_draining(conditions: str, usable: bool) -> None:
     """A flow may stay with an endpoint that serves while it terminates, though new flows go elsewhere."""
     made = pipeline(DNS, dns_slice("10.1.0.4", f"10.1.0.5 {conditions}"))
     (endpoints,) = fronts_of(made).values()
-    assert endpoints == ends("10.1.0.4 5353", *["10.1.0.5 5353"] * usable)
+    assert endpoints == kept("10.1.0.4 5353", *["10.1.0.5 5353"] * usable)
 
 
-def test_policy_and_topology_cut_no_existing_flow() -> None:
-    """Neither a policy nor topology takes existing flows from their endpoint."""
-    local = service("kube/dns", internal_policy="Local", ports=["dns:53/udp"])
-    made = pipeline(local, dns_slice("10.1.0.4@node-a zone=a", "10.1.1.4@node-b zone=b"))
+def test_topology_cuts_no_existing_flow() -> None:
+    """Topology takes no existing flow from its endpoint."""
+    made = pipeline(DNS, dns_slice("10.1.0.4@node-a zone=a", "10.1.1.4@node-b zone=b"))
     assert fronts_of(made) == sweeps(**{f"{VIP} 53": "10.1.0.4 5353, 10.1.1.4 5353"})
+
+
+def test_policy_local_keeps_flows_on_this_node() -> None:
+    """With policy Local, flows to a ClusterIP stay with local endpoints, and at external addresses the masqueraded."""
+    local = service(
+        "kube/dns",
+        internal_policy="Local",
+        external_policy="Local",
+        external_ips=["203.0.113.9"],
+        ports=["dns:53/udp"],
+    )
+    made = pipeline(local, dns_slice(), host_addresses("192.168.0.2", "192.168.0.77"))
+    here, both = ends("10.1.0.4 5353"), ends("10.1.0.4 5353", "10.1.1.4 5353")
+    own = frozenset(map(Address, ("192.168.0.2", "192.168.0.77")))
+    (vip,), (external,) = ends(f"{VIP} 53"), ends("203.0.113.9 53")
+    assert fronts_of(made) == {vip: Kept(here, here), external: Kept(both, here, own)}
+
+
+def test_associations_stay_with_endpoints_in_the_slices() -> None:
+    """An SCTP association stays with an endpoint of any condition and node until it leaves the slices."""
+    given = slice_of("kube/sig", ["10.1.0.4 stopped", "10.1.1.4@node-b"], ports=["sig:3868/sctp"])
+    made = settled(service("kube/sig", internal_policy="Local", ports=["sig:3868/sctp"]), given)
+    both = frozenset(AddressPort(Address(each), 3868, Protocol.SCTP) for each in ("10.1.0.4", "10.1.1.4"))
+    front = AddressPort(Address(VIP), 3868, Protocol.SCTP)
+    assert fronts_of(made, "kube/sig") == {front: Kept(both, both)}
+    made.ingest([Put(slice_of("kube/sig", ["10.1.1.4@node-b"], ports=["sig:3868/sctp"]))])
+    left = frozenset(each for each in both if each.address == "10.1.1.4")
+    assert made.flows.pop_due() == {front: Kept(left, left)}
 
 
 def test_flows_of_drained_endpoints_go_on() -> None:
@@ -206,14 +272,30 @@ def test_fronts_are_what_the_rules_serve(settings: Settings, cluster: list[Given
     made = Pipeline("node-a", settings, renderer())
     made.ingest([Put(each) for each in cluster])
     for family in made.generations:
-        served = {front: usable for front, usable in _told(made).items() if family_of(front.address) is family}
+        served = {
+            front: usable.endpoints
+            for front, usable in _told(made).items()
+            if family_of(front.address) is family and front.protocol is Protocol.UDP
+        }
         assert served.keys() == _ruled(made, family, "fronts").keys()
-        refused = _ruled(made, family, "no-endpoints").keys()
-        unusable = {front for front, usable in served.items() if not usable}
+        on_node = _kept_on_node(made)
+        refused = _ruled(made, family, "no-endpoints").keys() - on_node
+        unusable = {front for front, usable in served.items() if not usable} - on_node
         assert unusable <= refused
         assert unusable == refused or _drains(made)
         for front, endpoint in _slots(made, family):
             assert endpoint in served[front]
+
+
+def _kept_on_node(made: Pipeline) -> set[AddressPort]:
+    """The UDP fronts of ClusterIPs with policy Local, whose flows stay with local endpoints, if there are any."""
+    return {
+        AddressPort(address, port.port)
+        for each in made.state.services.values()
+        if each.internal_policy is TrafficPolicy.LOCAL
+        for address in each.cluster_ips
+        for port in each.ports
+    }
 
 
 def _drains(made: Pipeline) -> bool:
@@ -221,12 +303,12 @@ def _drains(made: Pipeline) -> bool:
     return 0 in weights or any(0 in dict(each.options.weights).values() for each in made.state.services.values())
 
 
-def _told(made: Pipeline) -> UdpFronts:
+def _told(made: Pipeline) -> LastingFronts:
     """The UDP fronts of all Services.  No two overlap, although a virtual address may be the machine's own too."""
-    found: UdpFronts = {}
+    found: LastingFronts = {}
     for each in made.state.services.values():
         for family in made.generations:
-            found |= udp_fronts(made.state, made.settings, family, each)
+            found |= lasting_fronts(made.state, made.settings, family, each)
     return found
 
 
@@ -294,7 +376,8 @@ RIVAL = service("kube/a", cluster_ips=["10.96.0.20"], external_ips=["203.0.113.9
             [Put(dns_slice("10.1.0.4"))],
             {f"{VIP} 53": "10.1.0.4 5353"},
         ),
-        ([DNS, dns_slice()], [Put(with_ports("dns:53/udp", internal_policy="Local"))], {}),
+        ([DNS, dns_slice()], [Put(with_ports("dns:53/udp", internal_policy="Local"))], {f"{VIP} 53": ONE}),
+        ([with_ports("dns:53/udp", internal_policy="Local"), dns_slice()], [Put(DNS)], {}),
         ([DNS, dns_slice()], [Put(with_ports("dns:53/udp", affinity_timeout=60))], {}),
         ([DNS, dns_slice()], [Put(with_ports("dns:54/udp"))], {f"{VIP} 53": "", f"{VIP} 54": BOTH}),
         ([DNS, dns_slice()], [Put(with_ports("dns:53/tcp"))], {f"{VIP} 53": ""}),
@@ -342,7 +425,8 @@ RIVAL = service("kube/a", cluster_ips=["10.96.0.20"], external_ips=["203.0.113.9
         "an endpoint that isn't ready",
         "an endpoint that drains",
         "an endpoint that has drained",
-        "another policy",
+        "policy Local",
+        "policy Cluster",
         "affinity",
         "another port",
         "another protocol",
@@ -401,13 +485,65 @@ def test_a_change_costs_what_it_touches(monkeypatch: pytest.MonkeyPatch) -> None
     made = settled(DNS, *many)
     asked: list[object] = []
 
-    def counted(*arguments: object) -> UdpFronts:
+    def counted(*arguments: object) -> LastingFronts:
         asked.append(key_of(arguments[-1]))  # type: ignore[arg-type]
         return {}
 
-    monkeypatch.setattr(flows, "udp_fronts", counted)
+    monkeypatch.setattr(flows, "lasting_fronts", counted)
     made.ingest([Put(slice_of("kube/s7", ["10.1.0.4"], ports=["53/udp"]))])
     assert asked == [key("kube/s7")] * 2
+
+
+# ---- restrictions ------------------------------------------------------------------------------------------------
+
+RANGES = {"source_ranges": ["198.51.100.0/24"]}
+DENIED = {"annotations": {"denied-source-ranges": "192.0.2.0/24"}}
+
+
+def balanced(**tweaks: Any) -> Service:
+    """A Service with ports of two protocols and a load balancer."""
+    fields = {"type": "LoadBalancer", "load_balancer_ips": ["203.0.113.7"], "ports": ["dns:53:30053/udp", "web:80"]}
+    return service("kube/dns", **fields | tweaks)
+
+
+FRONTS = {
+    AddressPort(Address(address), port, protocol)
+    for address, port, protocol in [
+        (VIP, 53, Protocol.UDP),
+        (VIP, 80, Protocol.TCP),
+        ("203.0.113.7", 53, Protocol.UDP),
+        ("203.0.113.7", 80, Protocol.TCP),
+        ("192.168.0.2", 30053, Protocol.UDP),
+    ]
+}
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "is_due"),
+    [
+        ({}, RANGES, True),
+        ({}, DENIED, True),
+        (RANGES, RANGES | DENIED, True),
+        (RANGES, {"source_ranges": ["198.51.101.0/24"]}, True),
+        (RANGES, RANGES, False),
+        (RANGES, {}, False),
+        ({}, {}, False),
+        ({}, {"affinity_timeout": 60}, False),
+    ],
+)
+def test_new_restrictions_hold_for_flows_without_an_answer(
+    before: dict[str, Any], after: dict[str, Any], is_due: bool
+) -> None:
+    """All fronts of a Service that restricts its clients anew are due for unanswered flows, of any protocol."""
+    made = settled(balanced(**before))
+    made.ingest([Put(balanced(**after))])
+    assert made.flows.pop_due() == (dict.fromkeys(map(Unanswered, FRONTS), NO_ENDPOINTS) if is_due else {})
+
+
+def test_at_first_restrictions_are_due() -> None:
+    """A restriction that was added while no agent ran holds for flows without an answer from the start."""
+    made = pipeline(balanced(**RANGES), service("kube/other", cluster_ips=["10.96.0.20"], ports=["80"]))
+    assert {each for each in made.flows.pop_due() if isinstance(each, Unanswered)} == set(map(Unanswered, FRONTS))
 
 
 # ---- any history ---------------------------------------------------------------------------------------------------
@@ -424,7 +560,7 @@ def test_incremental_equals_from_scratch(settings: Settings, history: list[list[
     whole.ingest([Put(each) for each in survivors(history)])
     told, expected = made.flows.pop_due(), whole.flows.pop_due()
     assert {front: usable for front, usable in told.items() if front in expected} == expected
-    assert all(usable == NO_ENDPOINTS for front, usable in told.items() if front not in expected)
+    assert all(each == NO_ENDPOINTS for front, each in told.items() if front not in expected)
 
 
 @quick()
@@ -441,10 +577,10 @@ def test_sweeps_leave_the_flows_that_are_right(settings: Settings, history: list
     for batch in history:
         made.ingest(batch)
         now = _told(made)
-        right = {(f, e) for f, e in alive if not is_stale(f, e, now.get(f, NO_ENDPOINTS))}
+        right = {(f, e) for f, e in alive if not is_stale(f, Flow(e), now.get(f, NO_ENDPOINTS))}
         alive = {(f, e) for f, e in alive if not _is_swept(f, e, swept)} if (swept := made.flows.pop_due()) else alive
         assert alive == right
-        alive |= {(front, endpoint) for front in seen for endpoint in now.get(front) or {front}}
+        alive |= {(front, endpoint) for front in seen for endpoint in now.get(front, NO_ENDPOINTS).endpoints or {front}}
 
 
 def _fronts_ever(settings: Settings, history: list[list[Event]]) -> set[AddressPort]:
@@ -457,4 +593,4 @@ def _fronts_ever(settings: Settings, history: list[list[Event]]) -> set[AddressP
 
 
 def _is_swept(front: AddressPort, endpoint: AddressPort, swept: Sweeps) -> bool:
-    return front in swept and is_stale(front, endpoint, swept[front])
+    return front in swept and is_stale(front, Flow(endpoint), swept[front])

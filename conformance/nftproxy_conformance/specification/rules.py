@@ -56,7 +56,7 @@ class Rule(Enum):
     SOURCE_RANGES = "Source ranges", "What isn't admitted is dropped"
     FORBIDDEN = "What clients may not do", "What is forbidden is dropped, as what source ranges exclude"
     NODE_PORTS = "Node ports", "Node ports are served on the addresses of each"
-    ESTABLISHED = "When rules change", "Established TCP and SCTP connections are never touched"
+    ESTABLISHED = "When rules change", "Established TCP connections are never touched"
     CHANGES = "When rules change", "A first change is applied at once"
 
     @property

@@ -25,6 +25,8 @@ from nftproxy.policy.extension import Change, Settings
 from nftproxy.policy.flows import AddressPort, Sweeps, fronts_served
 from nftproxy.policy.state import ClusterState
 
+_PROTOCOLS = frozenset({Protocol.TCP})
+"""Of every Service, associations of SCTP end when the endpoint leaves its slices (flows.py)."""
 PAUSE = 1.0
 """Seconds between two looks at all slices.  Several slices of an address change at nearly the same time."""
 START_PAUSE = 10.0
@@ -121,8 +123,8 @@ class GoneAddresses:
         for key in list(self._due)[:MOST_SERVICES]:
             del self._due[key]
             for family in self._families:
-                for _, fronts in fronts_served(state, self._settings, family, state.services[key], Protocol.TCP):
-                    yield from fronts
+                for _, fronts in fronts_served(state, self._settings, family, state.services[key], _PROTOCOLS):
+                    yield from (front for front, _ in fronts)
 
     def _make_room(self) -> None:
         while sum(map(len, self._left.values())) > MOST_LEFT:

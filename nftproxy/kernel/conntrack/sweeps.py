@@ -1,8 +1,9 @@
 """Delete stale entries from connection tracking, over ctnetlink and off the event loop.
 
-Stale are UDP flows (flows.py says which), and TCP connections to addresses that are gone (gone_addresses.py).  The
-kernel lists all its entries, and each stale entry is deleted by its tuple and its id.  So no other entry is touched,
-and memory is bounded by the size of one answer.  With a million entries, nothing may block:
+Stale are flows of UDP and SCTP, and flows without an answer (flows.py says which), and TCP connections to addresses
+that are gone (gone_addresses.py).  The kernel lists all its entries, and each stale entry is deleted by its tuple and
+its id.  So no other entry is touched, and memory is bounded by the size of one answer.  With a million entries, nothing
+may block:
 
 * The kernel holds a CPU, interrupts included, until an answer is full. So answers are small and nothing is filtered in
   the kernel, which would walk the whole table of all network namespaces for one answer (0.2 s for a million entries).
@@ -50,9 +51,10 @@ from nftproxy.netlink.codec import (
     nested,
 )
 from nftproxy.netlink.netfilter import ADDRESS_SIZE, FAMILY_NUMBER, FAMILY_OF_NUMBER, GENERAL, request
-from nftproxy.policy.flows import AddressPort, Sweeps, is_stale
+from nftproxy.policy.flows import AddressPort, Flow, Sweeps, Unanswered, is_stale
 
-TCP, UDP = bytes([socket.IPPROTO_TCP]), bytes([socket.IPPROTO_UDP])
+TCP, UDP, SCTP = (bytes([number]) for number in (socket.IPPROTO_TCP, socket.IPPROTO_UDP, socket.IPPROTO_SCTP))
+NUMBERS = {Protocol.TCP: TCP, Protocol.UDP: UDP, Protocol.SCTP: SCTP}
 
 ANSWER_SIZE = 1 << 13
 """Bytes of an answer, which the kernel fills before it does anything else: 35 entries, in 0.05 ms."""
@@ -132,7 +134,7 @@ class SweepQueue:
         began = loop.time()
         deleted = await loop.run_in_executor(self._thread, self._sweeper.sweep, dict(sweeps))
         for family in sorted({family_of(front.address) for front in sweeps}, key=list(Family).index):
-            self._observe(family, loop.time() - began, deleted[family, Protocol.UDP], deleted[family, Protocol.TCP])
+            self._observe(family, loop.time() - began, deleted[family, False], deleted[family, True])
         return deleted.total()
 
 
@@ -147,21 +149,25 @@ class Sweeper:
         self._rest = rest
         self._sockets: tuple[socket.socket, socket.socket] | None = None
 
-    def sweep(self, sweeps: Sweeps) -> Counter[tuple[Family, Protocol]]:
-        """Delete the stale entries of these fronts, and return their numbers by family and protocol.
+    def sweep(self, sweeps: Sweeps) -> Counter[tuple[Family, bool]]:
+        """Delete the stale entries of these fronts.
+
+        Return their numbers by family, and whether they were TCP connections to addresses that are gone.
 
         Raises:
             Unavailable: the kernel denies it or fails. Some entries may have been deleted.
         """
-        deleted = Counter[tuple[Family, Protocol]]()
-        fronts = {_packed(*front): front for front in sweeps}
+        deleted = Counter[tuple[Family, bool]]()
+        fronts = {_packed(*front): front for front in sweeps if isinstance(front, AddressPort)}
+        unanswered = {_packed(*each.front) for each in sweeps if isinstance(each, Unanswered)}
         try:
             listing, deleting = self._sockets = self._sockets or (open_socket(), open_socket())
-            for entry in self._entries(listing, fronts):
-                front = fronts[entry.destination]
-                if is_stale(front, _unpacked(entry.reply_source, front.protocol), sweeps[front]):
+            for entry in self._entries(listing, fronts.keys() | unanswered):
+                front = fronts.get(entry.destination)
+                is_lost = front is not None and is_stale(front, _flow(entry, front.protocol), sweeps[front])
+                if is_lost or (entry.destination in unanswered and not entry.is_answered):
                     was_there = delete_entry(deleting, entry.family, entry.tuple, entry.id)
-                    deleted[entry.family, front.protocol] += was_there
+                    deleted[entry.family, is_lost and front is not None and front.protocol is Protocol.TCP] += was_there
         except OSError as error:
             self.close()  # as answers may be waiting
             raise Unavailable(f"stale entries can't be deleted from conntrack: {error.strerror or error}") from error
@@ -192,12 +198,15 @@ class Sweeper:
 def _packed(address: Address, port: int, protocol: Protocol) -> bytes:
     """Return a front as `_end` finds it in an entry: the bytes of the address, of the port, and of the protocol."""
     packed = socket.inet_pton(FAMILY_NUMBER[family_of(address)], address)
-    return packed + port.to_bytes(2, "big") + (TCP if protocol is Protocol.TCP else UDP)
+    return packed + port.to_bytes(2, "big") + NUMBERS[protocol]
 
 
-def _unpacked(end: bytes, protocol: Protocol) -> AddressPort:
-    address = socket.inet_ntop(socket.AF_INET if len(end) == 7 else socket.AF_INET6, end[:-3])
-    return AddressPort(Address(address), int.from_bytes(end[-3:-1], "big"), protocol)
+def _flow(entry: _TrackedFlow, protocol: Protocol) -> Flow:
+    source, endpoint, seen_source = (
+        Address(socket.inet_ntop(FAMILY_NUMBER[entry.family], end[:-3]))
+        for end in (entry.source, entry.reply_source, entry.reply_destination)
+    )
+    return Flow(AddressPort(endpoint, int.from_bytes(entry.reply_source[-3:-1], "big"), protocol), source, seen_source)
 
 
 def _finders(fronts: Iterable[bytes]) -> list[tuple[Callable[[bytes], list[bytes]], set[bytes]]]:
@@ -218,8 +227,11 @@ class _TrackedFlow(NamedTuple):
     """An entry of conntrack.  The attributes `tuple` and `id`, as the kernel wrote them, identify it."""
 
     family: Family
+    source: bytes
     destination: bytes
     reply_source: bytes
+    reply_destination: bytes
+    is_answered: bool
     tuple: bytes
     id: bytes
 
@@ -232,18 +244,23 @@ def _entry(body: bytes, fronts: Collection[bytes]) -> _TrackedFlow | None:
         held[kind] = value
         if kind == ct.TUPLE_ORIGINAL and _end(value, ct.DESTINATION[family], ct.DESTINATION_PORT) not in fronts:
             return None
-    destination = _end(held[ct.TUPLE_ORIGINAL], ct.DESTINATION[family], ct.DESTINATION_PORT)
-    reply_source = _end(held[ct.TUPLE_REPLY], ct.SOURCE[family], ct.SOURCE_PORT)
+    source, destination, reply_source, reply_destination = (
+        _end(held[kind], attributes[family], port)
+        for kind in (ct.TUPLE_ORIGINAL, ct.TUPLE_REPLY)
+        for attributes, port in ((ct.SOURCE, ct.SOURCE_PORT), (ct.DESTINATION, ct.DESTINATION_PORT))
+    )
     if ct.ZONE in held or not reply_source:
         return None
-    return _TrackedFlow(family, destination, reply_source, held[ct.TUPLE_ORIGINAL], held[ct.ID])
+    is_answered = bool(int.from_bytes(held[ct.STATUS], "big") & ct.SEEN_REPLY)
+    ends = source, destination, reply_source, reply_destination
+    return _TrackedFlow(family, *ends, is_answered, held[ct.TUPLE_ORIGINAL], held[ct.ID])
 
 
 def _end(flow: bytes, address: int, port: int) -> bytes:
-    """Return the address, port and protocol of one end of a tuple, nothing if it isn't TCP or UDP or has a zone."""
+    """Return the address, port and protocol of one end of a tuple, nothing if it has another protocol or a zone."""
     parts = attribute_map(flow)
     protocol = attribute_map(parts[ct.TUPLE_PROTOCOL])
-    if protocol[ct.PROTOCOL] not in (TCP, UDP) or ct.TUPLE_ZONE in parts:
+    if protocol[ct.PROTOCOL] not in (TCP, UDP, SCTP) or ct.TUPLE_ZONE in parts:
         return b""
     return attribute_map(parts[ct.TUPLE_ADDRESSES])[address] + protocol[port] + protocol[ct.PROTOCOL]
 

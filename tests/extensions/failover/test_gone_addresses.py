@@ -25,7 +25,7 @@ from nftproxy.model.events import Event, Listed, Put, Removed
 from nftproxy.model.objects import Endpoint, EndpointSlice, Service
 from nftproxy.pipeline import Pipeline
 from nftproxy.policy.extension import Settings
-from nftproxy.policy.flows import AddressPort, fronts_served, is_stale
+from nftproxy.policy.flows import AddressPort, Flow, fronts_served, is_stale
 from tests.support.factories import key, pipeline, renderer, service, slice_of
 
 GONE = {"failover": "gone"}
@@ -60,8 +60,9 @@ class Story:
             swept = gone.look(self.pipeline.state, self.now)
             self.looks += 1
             for front, kept in swept.items():
+                assert isinstance(front, AddressPort)
                 found[front] = [
-                    each for each in (FIRST, SECOND) if is_stale(front, AddressPort(each, 1, Protocol.TCP), kept)
+                    each for each in (FIRST, SECOND) if is_stale(front, Flow(AddressPort(each, 1, Protocol.TCP)), kept)
                 ]
             if not self.now < gone.next_look <= end:
                 self.now = end
@@ -250,9 +251,10 @@ def test_a_start_ends_exactly_the_connections_that_the_specification_ends(
     oracle = Oracle(world)
     for family in Family:
         for each in state.services.values():
-            for _, fronts in fronts_served(state, settings, family, each, Protocol.TCP):
-                for front, address in itertools.product(fronts, addresses):
-                    ends = front in swept and is_stale(front, AddressPort(address, 1, Protocol.TCP), swept[front])
+            for _, fronts in fronts_served(state, settings, family, each, {Protocol.TCP}):
+                for (front, _), address in itertools.product(fronts, addresses):
+                    flow = Flow(AddressPort(address, 1, Protocol.TCP))
+                    ends = front in swept and is_stale(front, flow, swept[front])
                     assert ends == oracle.ends(Place(front.address, front.protocol, front.port), address)
 
 

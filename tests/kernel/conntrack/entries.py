@@ -15,7 +15,7 @@ from nftproxy.model.addresses import Address
 from nftproxy.netlink import nf_conntrack as ct
 from nftproxy.netlink.codec import CREATE, EXCLUSIVE, attribute, nested
 from nftproxy.netlink.netfilter import request
-from nftproxy.policy.flows import AddressPort, Sweeps
+from nftproxy.policy.flows import AddressPort, Kept, Sweeps
 from tests.support.factories import IPV4
 
 FRONT = "10.96.0.10 53"
@@ -84,7 +84,8 @@ def end(text: str) -> AddressPort:
 
 def sweeps(**usable: str) -> Sweeps:
     """Sweeps as `sweeps(**{"10.96.0.10 53": "10.1.0.4 53, 10.1.0.5 53"})`. "" means no endpoint."""
-    return {end(front): frozenset(map(end, filter(None, texts.split(", ")))) for front, texts in usable.items()}
+    ends = {front: frozenset(map(end, filter(None, texts.split(", ")))) for front, texts in usable.items()}
+    return {end(front): Kept(kept, kept) for front, kept in ends.items()}
 
 
 def fill(count: int, protocol: bytes = conntrack.UDP) -> None:
@@ -102,18 +103,26 @@ def addition(
     endpoint: bytes,
     zones: tuple[bytes, bytes] = (b"", b""),
     protocol: bytes = conntrack.UDP,
+    *,
+    seen_client: bytes = b"",
+    is_answered: bool = True,
 ) -> bytes:
-    """A request to add an entry, each direction of which may have its own zone."""
+    """A request to add an entry, each direction of which may have its own zone.
+
+    `seen_client` is the destination of the replies, if it isn't the client.
+    """
 
     def flow(kind: int, source: bytes, destination: bytes, zone: bytes) -> bytes:
-        addresses = attribute(ct.SOURCE[IPV4], source[:-2]) + attribute(ct.DESTINATION[IPV4], destination[:-2])
-        ports = attribute(ct.SOURCE_PORT, source[-2:]) + attribute(ct.DESTINATION_PORT, destination[-2:])
+        addresses = attribute(ct.SOURCE[IPV4], source[:4]) + attribute(ct.DESTINATION[IPV4], destination[:4])
+        ports = attribute(ct.SOURCE_PORT, source[4:6]) + attribute(ct.DESTINATION_PORT, destination[4:6])
         parts = nested(ct.TUPLE_ADDRESSES, addresses) + nested(
             ct.TUPLE_PROTOCOL, attribute(ct.PROTOCOL, protocol) + ports
         )
         return nested(kind, parts + (attribute(ct.TUPLE_ZONE, zone) if zone else b""))
 
-    both = flow(ct.TUPLE_ORIGINAL, client, front, zones[0]) + flow(ct.TUPLE_REPLY, endpoint, client, zones[1])
-    status = attribute(ct.STATUS, struct.pack("!I", 0xE))  # confirmed, assured, seen
+    both = flow(ct.TUPLE_ORIGINAL, client, front, zones[0]) + flow(
+        ct.TUPLE_REPLY, endpoint, seen_client or client, zones[1]
+    )
+    status = attribute(ct.STATUS, struct.pack("!I", 0xE if is_answered else 0x8))  # confirmed, and assured, seen
     timeout = attribute(ct.TIMEOUT, struct.pack("!I", 600))
     return request(ct.SUBSYSTEM, ct.NEW, CREATE | EXCLUSIVE, socket.AF_INET, both + timeout + status)

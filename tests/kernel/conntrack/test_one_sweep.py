@@ -17,7 +17,7 @@ from nftproxy.kernel.nfnetlink.sockets import open_socket
 from nftproxy.model.addresses import Address, Family, Protocol
 from nftproxy.model.errors import Unavailable
 from nftproxy.netlink import codec
-from nftproxy.policy.flows import NO_ENDPOINTS, Sweeps
+from nftproxy.policy.flows import NO_ENDPOINTS, Kept, Sweeps, Unanswered
 from tests.conftest import Run
 from tests.kernel.conntrack.entries import FRONT, Tracked, addition, end, fill, sweeps, track, tracked
 from tests.support.factories import IPV4, IPV6
@@ -134,6 +134,52 @@ def test_tcp_connections_to_addresses_that_are_not_kept_go(world: World) -> None
     assert tracked() == right
 
 
+@each_world
+def test_associations_are_swept_by_their_protocol(world: World) -> None:
+    """A sweep of an SCTP front deletes associations to lost endpoints, and flows of other protocols stay."""
+    front = f"{world.vip} 53"
+    right = {
+        Tracked(f"{world.client} 1", front, f"{world.pod} 53", socket.IPPROTO_SCTP),
+        Tracked(f"{world.client} 2", front, f"{world.gone} 53"),
+        Tracked(f"{world.client} 3", front, f"{world.gone} 53", socket.IPPROTO_TCP),
+    }
+    track(*right, Tracked(f"{world.client} 4", front, f"{world.gone} 53", socket.IPPROTO_SCTP))
+    pods = frozenset({end(f"{world.pod} 53")._replace(protocol=Protocol.SCTP)})
+    assert sweep_once({end(front)._replace(protocol=Protocol.SCTP): Kept(pods, pods)}) == 1
+    assert tracked() == right
+
+
+def test_masqueraded_flows_are_told_by_the_destination_of_their_replies() -> None:
+    """A flow whose replies go to another address than its source is masqueraded, and may have fewer endpoints."""
+    front, away = end(FRONT), end("10.1.1.4 53")
+    client, node, pod, vip = (
+        conntrack._packed(*end(each)) for each in ("198.51.100.7 1", "192.168.0.2 1", "10.1.1.4 53", FRONT)
+    )
+    plain = Tracked("198.51.100.8 1", FRONT, "10.1.1.4 53")
+    track(plain)
+    with open_socket() as kernel:
+        kernel.send(addition(client, vip, pod, seen_client=node))
+    assert len(tracked()) == 2
+    for own, left in ((frozenset({Address("198.51.100.7")}), 2), (frozenset[Address](), 1)):
+        sweep_once({front: Kept(frozenset({away}), frozenset(), own)})
+        assert len(tracked()) == left
+    assert tracked() == {plain}
+
+
+@pytest.mark.parametrize("protocol", Protocol)
+def test_flows_without_an_answer_are_swept_where_it_is_asked(protocol: Protocol) -> None:
+    """Of a front that is swept for unanswered flows, these go, and answered flows and other fronts' stay."""
+    number = conntrack.NUMBERS[protocol]
+    front, other, pod = ((conntrack._packed(*end(each))) for each in (FRONT, "10.96.0.11 53", "10.1.0.4 53"))
+    clients = [conntrack._packed(*end(f"198.51.100.7 {port}")) for port in range(1, 4)]
+    with open_socket() as kernel:
+        for client, asked, is_answered in zip(clients, (front, front, other), (False, True, False), strict=True):
+            kernel.send(addition(client, asked, pod, protocol=number, is_answered=is_answered))
+    assert len(tracked()) == 3
+    assert sweep_once({Unanswered(end(FRONT)._replace(protocol=protocol)): NO_ENDPOINTS}) == 1
+    assert {each.source for each in tracked()} == {"198.51.100.7 2", "198.51.100.7 3"}
+
+
 def test_an_address_that_comes_back_during_a_sweep_is_spared() -> None:
     """The kept addresses may change while the kernel lists its entries, and count as they are then."""
     fill(1000)
@@ -152,7 +198,7 @@ def test_both_families_are_swept_in_one_walk(monkeypatch: pytest.MonkeyPatch) ->
         track(*set().union(*entries_of(world)))
         wanted |= sweeps(**{f"{world.vip} 53": f"{world.pod} 5353"})
     with closing(Sweeper(lambda _: None)) as sweeper:
-        assert sweeper.sweep(wanted) == {(family, Protocol.UDP): 3 for family in Family}
+        assert sweeper.sweep(wanted) == {(family, False): 3 for family in Family}
     assert asked.count == 1 + 6, "one question, and what is to be deleted"
     assert tracked() == set().union(*(entries_of(world)[0] for world in WORLDS))
 

@@ -17,7 +17,7 @@ import pytest
 
 from nftproxy.kernel.conntrack import sweeps as conntrack
 from nftproxy.kernel.conntrack.sweeps import Sweeper, SweepQueue
-from nftproxy.model.addresses import Family, Protocol
+from nftproxy.model.addresses import Family
 from nftproxy.model.errors import Unavailable
 from nftproxy.netlink import codec
 from nftproxy.policy.flows import Sweeps
@@ -36,13 +36,13 @@ class Slow:
         monkeypatch.setattr(Sweeper, "sweep", lambda _, sweeps: self._sweep(sweeps))
         monkeypatch.setattr(conntrack, "FIRST_PAUSE", 0.01)
 
-    def _sweep(self, sweeps: Sweeps) -> Counter[tuple[Family, Protocol]]:
+    def _sweep(self, sweeps: Sweeps) -> Counter[tuple[Family, bool]]:
         self.asked.append(sweeps)
         self.begun.release()
         assert self.leave.acquire(timeout=PATIENCE)
         if self.failures:
             raise self.failures.pop(0)
-        return Counter({(IPV4, Protocol.UDP): 1, (IPV4, Protocol.TCP): 2})
+        return Counter({(IPV4, False): 1, (IPV4, True): 2})
 
 
 @pytest.fixture
@@ -86,7 +86,7 @@ async def test_a_failed_sweep_is_tried_again_with_what_came_since(
 
 
 def test_each_family_is_measured(slow: Slow) -> None:
-    """For each family that had fronts the observer gets the seconds and how many UDP and TCP entries went."""
+    """For each family that had fronts the observer gets the seconds and how many flows and connections went."""
     seen: list[tuple[Family, float, int, int]] = []
     slow.leave.release(2)
     swept = SweepQueue(lambda *observed: seen.append(observed))

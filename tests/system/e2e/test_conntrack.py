@@ -27,14 +27,15 @@ each_way = pytest.mark.parametrize(
 class Client:
     """A client that keeps its port, and the outcomes of its packets."""
 
-    def __init__(self, world: World, origin: Origin, address: str, port: int) -> None:
+    def __init__(self, world: World, origin: Origin, address: str, port: int, protocol: str = "udp") -> None:
         self._world, self._origin, self._address, self._port = world, origin, address, port
+        self._protocol = protocol
         self._sport = next(_sports)
         self.masqueraded = origin is Origin.NODE or port != 53
 
     def send(self) -> Outcome:
         """Send a packet, and return its outcome."""
-        return self._world.connect(self._origin, self._address, self._port, "udp", sport=self._sport)[0]
+        return self._world.connect(self._origin, self._address, self._port, self._protocol, sport=self._sport)[0]
 
     def reaches(self, address: str, port: int = 5353) -> None:
         """Wait until the flow reaches an endpoint, and check that it stays there."""
@@ -175,3 +176,64 @@ def test_server_pod_cycles_behind_a_load_balancer(world: World, ip: Ip, policy: 
     world.put(pods(ip, f"{ip.here2}@node-a"))
     for client in clients:
         client.reaches(ip.here2)
+
+
+def test_policy_becomes_local(world: World, ip: Ip) -> None:
+    """Flows at another node's pod move to this node's once the policy is Local, or end if it has none."""
+    both = pods(ip, f"{ip.here}@node-a", f"{ip.away}@node-b")
+    world.put(dns(), pods(ip, f"{ip.away}@node-b"))
+    outside, inside = (client_of(world, ip, Origin.OUTSIDE, True), client_of(world, ip, Origin.POD, False))
+    for client in (outside, inside):
+        client.reaches(ip.away)
+    world.put(both)
+    for client in (outside, inside):
+        client.reaches(ip.away)
+    local: Object = {"externalTrafficPolicy": "Local", "internalTrafficPolicy": "Local"}
+    world.put(dns(**local))
+    outside.masqueraded = False
+    for client in (outside, inside):
+        client.reaches(ip.here)
+    world.put(pods(ip, f"{ip.away}@node-b"))
+    for client in (outside, inside):
+        eventually(client.send, DROPPED)
+
+
+def test_associations_leave_a_pod_that_is_gone(world: World, ip: Ip) -> None:
+    """An SCTP client that connects anew from its port stays at its pod while that is in the slices, and no longer."""
+    family = "IPv6" if ip is IP6 else "IPv4"
+    world.put(service(ports=["53/SCTP"]), slice_of(f"{ip.here}@node-a", ports=["5353/SCTP"], family=family))
+    client = Client(world, Origin.POD, ip.vip, 53, "sctp")
+    client.reaches(ip.here)
+    unready = slice_of(f"{ip.here}@node-a unready", f"{ip.away}@node-b", ports=["5353/SCTP"], family=family)
+    world.put(unready)
+    client.reaches(ip.here)
+    world.put(slice_of(f"{ip.away}@node-b", ports=["5353/SCTP"], family=family))
+    client.reaches(ip.away)
+
+
+RESTRICTIONS: dict[str, tuple[dict[str, str], bool]] = {
+    "denied": ({"nftproxy.dev/denied-source-ranges": "0.0.0.0/1,128.0.0.0/1,::/1,8000::/1"}, False),
+    "guarded": ({"nftproxy.dev/source-ranges-for": "node-ports,external-ips"}, True),
+}
+
+
+@pytest.mark.parametrize("restriction", RESTRICTIONS)
+@pytest.mark.parametrize("protocol", ["udp", "tcp"])
+def test_a_new_restriction_stops_flows_without_an_answer(world: World, ip: Ip, protocol: str, restriction: str) -> None:
+    """A one-way sender, and a client that repeats its first packet, are dropped at all fronts that are restricted."""
+    annotations, has_ranges = RESTRICTIONS[restriction]
+    kind: Object = {"type": "LoadBalancer", "externalIPs": [ip.external]}
+    given = service(ports=[f"53:30053/{protocol.upper()}"], balanced=[ip.balanced], **kind)
+    family = "IPv6" if ip is IP6 else "IPv4"
+    world.put(given, slice_of(f"{ip.here}@node-a", ports=[f"5353/{protocol.upper()}"], family=family))
+    fronts = [(ip.balanced, 53), (ip.external, 53), (ip.node, 30053), *([] if has_ranges else [(ip.vip, 53)])]
+    clients = [Client(world, Origin.OUTSIDE, *front, protocol) for front in fronts]
+    for client in clients:
+        client.masqueraded = True
+        client.reaches(ip.here)
+    if has_ranges:
+        given["spec"]["loadBalancerSourceRanges"] = ["192.0.2.0/24", "2001:db8:9::/64"]
+    given["metadata"]["annotations"] = annotations
+    world.put(given)
+    for client in clients:
+        eventually(client.send, DROPPED)
