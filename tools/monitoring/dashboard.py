@@ -41,6 +41,28 @@ def _rate(metric: str, by: str) -> str:
 
 
 ROWS: dict[str, tuple[Panel, ...]] = {
+    "The cluster at a glance": (
+        Panel(
+            "Well or not",
+            "short",
+            "Nodes whose /healthz answers 200, other nodes with an agent, and nodes by each warning that holds.",
+            Query(f'sum(nftproxy_healthy{{path="healthz", {OURS}}})', "well"),
+            Query(f'sum(1 - nftproxy_healthy{{path="healthz", {OURS}}})', "not well"),
+            Query(f"count by (code) (nftproxy_faults{{{OURS}}} > 0)", "with {{code}}"),
+        ),
+        Panel(
+            "Builds and kernels",
+            "short",
+            "Nodes by version, commit and kernel.  More than one line means that nodes differ.",
+            Query(f"count by (version, commit, kernel) (nftproxy_build_info{{{OURS}}})", "{{version}}, {{kernel}}"),
+        ),
+        Panel(
+            "The slowest nodes",
+            "s",
+            "The nodes whose oldest change has waited longest for the kernel.",
+            Query(f"topk(5, max by (node) (nftproxy_oldest_change_age_seconds{{{OURS}}}))", "{{node}}"),
+        ),
+    ),
     "Is it well?": (
         Panel(
             "Nodes",
