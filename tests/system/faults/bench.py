@@ -29,6 +29,7 @@ from nftproxy.installed import INSTALLED
 from nftproxy.kernel.capabilities import probe
 from nftproxy.kernel.libnftables import Kernel
 from nftproxy.model.addresses import Family
+from nftproxy.model.errors import Refused
 from nftproxy.model.events import Listed
 from nftproxy.model.objects import Ignored
 from nftproxy.pipeline import Pipeline
@@ -234,8 +235,11 @@ class Bench(AgentProcess):
         return self.server.objects(kind)
 
     def is_right(self) -> bool:
-        """Whether the kernel holds exactly the wanted elements."""
-        return self.held() == self.wanted()
+        """Whether the kernel holds exactly the wanted elements.  It doesn't if a map vanishes while it is read."""
+        try:
+            return self.held() == self.wanted()
+        except Refused:
+            return False
 
     def is_watching(self) -> bool:
         """Whether each resource has its watch."""

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import yaml
 from nftproxy_conformance.apiserver.faults import Fault, Reset, Respond
 from nftproxy_conformance.lab import DROPPED, Origin
-from nftproxy_conformance.lab.topology import NODE_NAME
+from nftproxy_conformance.lab.topology import NODE_IP, NODE_NAME
 
 from nftproxy.model.settings import PROXY_NAME
 from tests.kernel.conntrack.entries import fill
@@ -441,7 +441,7 @@ SERVICES = [
         "explain node:32000",
         ("answers health checks of Service shop/web", "the status is 503"),
         (web(**BALANCED, externalTrafficPolicy="Local", healthCheckNodePort=32000), slice_of(AWAY)),
-        never=("no Service is served",),
+        never=(f"{NODE_IP}:32000/TCP: no Service",),
     ),
     Incident("selector matches no pod", LIST, ("selector matches no pod", "NoEndpoints"), (WEB, slice_of())),
     Incident("no pod is ready", LIST, ("none of 2 is ready", "NoEndpoints"), (WEB, UNREADY), never=NOWHERE[1:]),
