@@ -11,7 +11,7 @@ SHELLS = ("bash", "fish", "zsh")
 @click.command("completion")
 @click.argument("shell", type=click.Choice(SHELLS))
 def completion_command(shell: str) -> None:
-    """Print the script by which SHELL completes commands and options.
+    """Print the script that completes commands in a shell.
 
     bash: source <(nftproxy completion bash).  fish: nftproxy completion fish | source.  zsh: source <(nftproxy
     completion zsh), after compinit.
