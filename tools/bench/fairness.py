@@ -8,6 +8,7 @@ kernel has the victim's endpoint, and the agent's peak of memory.
 from __future__ import annotations
 
 import asyncio
+import functools
 import itertools
 import resource
 import subprocess
@@ -39,6 +40,8 @@ SECONDS, REWRITES, MOVES = 60.0, 0.5, 0.25
 LARGE, ITS_IP = "evil/one", "10.97.0.1"
 PORTS, PODS = 100, 1_000
 """100,000 rows, which is the limit of a Service."""
+TENANTS, SERVICES = 10, 14
+"""The tenants with many small changes, and the Services of each."""
 WEIGHTED = 4
 """Rows that an endpoint counts as, if endpoints have weights."""
 NAMES = [f"p{port}:{port}" for port in range(1, PORTS + 1)]
@@ -49,6 +52,7 @@ class Case(NamedTuple):
 
     what: str
     change: Callable[[int], Sequence[Service | EndpointSlice]]
+    start: Callable[[], Sequence[Service | EndpointSlice]] = lambda: large()
 
 
 def large(number: int = 0, algorithm: str = "random") -> list[Service | EndpointSlice]:
@@ -76,11 +80,36 @@ def weighted(number: int) -> list[Service | EndpointSlice]:
     ]
 
 
+def many_services() -> list[Service | EndpointSlice]:
+    """Services of ten namespaces, 4,000 rows each, which are within the budget together."""
+    made: list[Service | EndpointSlice] = []
+    for index in range(TENANTS * SERVICES):
+        made.append(service(_name(index), cluster_ips=[f"10.97.{index // 250}.{1 + index % 250}"], ports=NAMES[:10]))
+        made += many_changes(index)
+    return made
+
+
+@functools.cache
+def many_changes(index: int, version: int = 0) -> list[Service | EndpointSlice]:
+    """The slice of such a Service, an endpoint of which is another in each version."""
+    return [slice_of(_name(index), [*hosts(399), f"10.4.0.{1 + version}"], ports=NAMES[:10])]
+
+
+def _name(index: int) -> str:
+    return f"evil-{index % TENANTS}/s{index // TENANTS}"
+
+
+def many(number: int) -> list[Service | EndpointSlice]:
+    """Half of these Services with another endpoint."""
+    return [each for index in range(number % 2, TENANTS * SERVICES, 2) for each in many_changes(index, number // 2 % 4)]
+
+
 CASES = (
     Case("nothing", lambda _: ()),
     Case("the ports of its slice", large),
     Case("`algorithm`, random or round-robin", flipped),
     Case("`weights`, none or `zone:b=2`", weighted),
+    Case("each second all of ten tenants' 14 Services of 4,000 rows", many, many_services),
 )
 
 
@@ -121,7 +150,7 @@ async def measure(case: Case) -> str:
         min_sync_period=0.02,
     )
     asyncio.get_running_loop().add_reader(listener.fileno(), loop.read_commits)
-    started = large()
+    started = case.start()
     small = [service("shop/web")]
 
     async def everything() -> AsyncGenerator[Sequence[Event]]:

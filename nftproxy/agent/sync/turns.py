@@ -11,8 +11,9 @@ tenants wait, by a single word of an annotation, again and again.
   long as it took, and all others `REST` times as long.  So a namespace gets a fifth of the time for large changes, and
   all namespaces together get half.
 * While the large Services of a namespace wait, its Services without rules wait with them: a new name is no way around.
-* All other changes share transactions, each with Services of some `ROUND` elements.  If there are more, the namespaces
-  that have cost least come first.
+* All other changes share transactions, each with Services of some `TOGETHER` elements.  If there are more, the
+  namespaces that owe least come first.  Otherwise the namespaces take turns: the first Service of each comes before the
+  second of any, however long that has waited, and small Services before large.
 * Small changes are accounted for too (model/fairness.py): a namespace owes what its changes cost, and time pays it off,
   a fifth of a second in a second, or an equal share of half a second if more owe.  The more a namespace owes, the
   smaller is the transaction that it may make others wait for.  A namespace that owes more than `ALLOWANCE` is *busy*.
@@ -29,6 +30,7 @@ was assigned anew goes to the endpoints of its last owner.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from types import MappingProxyType
 from typing import NamedTuple
@@ -42,7 +44,9 @@ OWN_REST, REST = 4.0, 1.0
 """Times the cost of a large change that large Services of its namespace, and of all namespaces, wait after it.
 Repairs get a fifth of the time too (loading.py)."""
 ROUND = 20_000
-"""Elements of Services that share a transaction, some 0.5 s if all of them change."""
+"""Elements that a change adds which counts as large before its cost is known, some 0.5 s."""
+TOGETHER = 4_000
+"""Elements of Services that share a transaction, some 0.1 s if all of them change."""
 PATIENCE = 1.0
 """Seconds for which small changes go ahead of a large Service whose turn has come."""
 LONGEST_DEBT = 15.0
@@ -191,14 +195,19 @@ class Turns:
             return list(small)
         chosen, big, total, first = list[ObjectKey](), list[ObjectKey](), 0, float("inf")
         owed = {name: self._debts.of(name, now) for name in {key.namespace for key in small}}
-        for key in sorted(small, key=lambda key: (owed[key.namespace], small[key], key)):
+        before = Counter[str]()
+        order = list[tuple[float, int, int, float, ObjectKey]]()
+        for key in sorted(small, key=lambda key: (small[key], key)):
+            size = max(self._size_of(key), coming.get(key, 0))
             debt = owed[key.namespace]
+            order.append((debt if debt > MODEST else 0.0, before[key.namespace], size, small[key], key))
+            before[key.namespace] += 1
+        for debt, _, size, _, key in sorted(order):
             first = min(first, debt)
             if total >= _room(debt):
                 return chosen or big[:1]
             if first <= MODEST < debt:
                 break
-            size = max(self._size_of(key), coming.get(key, 0))
             if size >= ROUND:
                 big.append(key)
             else:
@@ -209,7 +218,7 @@ class Turns:
 
 def _room(debt: float) -> float:
     """Return the elements of a transaction beyond which a namespace with such a debt adds nothing to it."""
-    return max(BUSY_ROUND, ROUND * (1 - debt / ALLOWANCE))
+    return max(BUSY_ROUND, TOGETHER * (1 - debt / ALLOWANCE))
 
 
 Front = tuple[str, object, int]

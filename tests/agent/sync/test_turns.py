@@ -17,6 +17,7 @@ from nftproxy.agent.sync.turns import (
     PATIENCE,
     REST,
     ROUND,
+    TOGETHER,
     TRIFLE,
     Turns,
     displaced,
@@ -153,7 +154,7 @@ def test_a_deletion_costs_the_deleted() -> None:
 def test_a_flood_comes_in_rounds() -> None:
     """A transaction has a bounded number of changes, first the changes of the namespaces with the least cost."""
     flood = [key(f"evil/s{number}") for number in range(100)]
-    made = turns({**dict.fromkeys(flood, ROUND // 10), WEB: 10})
+    made = turns({**dict.fromkeys(flood, TOGETHER // 10), WEB: 10})
     waiting = dict.fromkeys(flood, 0.0)
     first = list(made.choose(waiting, 0.0))
     assert len(first) == 10
@@ -166,7 +167,7 @@ def test_new_services_come_in_rounds_by_the_size_that_they_will_have() -> None:
     """Services without rules count with the elements that they may come to."""
     flood = [key(f"evil/s{number}") for number in range(100)]
     made, waiting = turns(), dict.fromkeys(flood, 0.0)
-    assert len(made.choose(waiting, 0.0, coming=dict.fromkeys(flood, ROUND // 10))) == 10
+    assert len(made.choose(waiting, 0.0, coming=dict.fromkeys(flood, TOGETHER // 10))) == 10
 
 
 def test_a_large_new_service_has_a_transaction_of_its_own() -> None:
@@ -228,6 +229,15 @@ def test_busy_namespaces_get_half_of_the_time_in_small_rounds() -> None:
     assert spent / (now - began) == pytest.approx(0.5, rel=1e-6)
     assert set(served) == set(names)
     assert max(served.values()) - min(served.values()) <= 4, "they take turns"
+
+
+def test_namespaces_take_turns_before_anything_is_known_of_their_cost() -> None:
+    """A change of a quiet namespace waits for no backlog of others, although all of that has waited longer."""
+    backlog = {key(f"evil-{name}/s{number}"): 0.0 for name in range(3) for number in range(100)}
+    made = turns({**dict.fromkeys(backlog, TOGETHER), WEB: 10})
+    first = list(made.choose({**backlog, WEB: 5.0, CART: 5.1}, 5.1))
+    assert first == [WEB, key("evil-0/s0")]
+    assert next(iter(made.choose({**backlog, CART: 5.1}, 5.1))) == CART
 
 
 def test_a_debt_is_paid_off_by_time() -> None:
