@@ -21,7 +21,7 @@ import yaml
 from nftproxy_conformance.apiserver import ApiServer, Permission
 from nftproxy_conformance.apiserver.faults import Fault, Respond
 
-from nftproxy.agent.socket.answers import NodeInputs
+from nftproxy.agent.socket.answers import AgentState, NodeInputs
 from nftproxy.commands.agent_client import AgentClient, NoAnswer, NoAnswerInTime
 from nftproxy.doctor import diagnosis as diagnosis_module
 from nftproxy.kernel import capabilities, sysctl
@@ -374,7 +374,9 @@ def test_the_configuration_that_is_in_force(monkeypatch: pytest.MonkeyPatch) -> 
         (inputs(clusterCIDR="10.1.0.0/16", conntrack={"min": 2_000_000_000, "maxPerCore": 1}), {"NFT627"}),
     ]
     for answer, codes in cases:
-        monkeypatch.setattr(AgentClient, "get", lambda *_, answer=answer: answer)
+        status = mock.Mock(spec=AgentState, warnings=())
+        answers = {NodeInputs: answer, AgentState: status}
+        monkeypatch.setattr(AgentClient, "get", lambda _self, kind, _path, answers=answers: answers[kind])
         findings = found()
         assert set(findings) == codes
         assert "the agent's configuration" in seen(findings["NFT637"]) if "NFT637" in codes else True
