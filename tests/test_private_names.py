@@ -13,7 +13,7 @@ FOLDERS = ("nftproxy", "conformance", "tools", "tests", "examples")
 OURS = ("nftproxy", "nftproxy_conformance", "tests", "tools", "")
 DOCUMENTED = {"_replace", "_asdict", "_fields", "_make", "_field_defaults", "_exit", "_name_", "_value_", "_missing_"}
 """Names that are public in spite of their underscore: of named tuples, of `os` and of enums."""
-ONLY_FOR_TYPES = {"zlib._Compress"}
+ONLY_FOR_TYPES = {"zlib._Compress", "zlib._Decompress"}
 """Names that exist for mypy alone, where a type has no other."""
 
 

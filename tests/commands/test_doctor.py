@@ -870,7 +870,7 @@ def test_timeouts_of_seconds() -> None:
 def test_a_node_whose_address_is_absent(server: ApiServer, kubeconfig: Path) -> None:
     """A Node whose InternalIP no interface has is a warning with the address."""
     addresses = [{"type": "InternalIP", "address": "192.0.2.55"}, {"type": "ExternalIP", "address": "192.0.2.56"}]
-    server.put({"kind": "Node", "metadata": {"name": "node-a"}, "status": {"addresses": addresses}})
+    server.put(objects.node("node-a", status={"addresses": addresses}))
     finding = found("--kubeconfig", kubeconfig)["NFT019"]
     assert seen(finding).startswith("no interface here has InternalIP 192.0.2.55 of the Node node-a: a wrong node name")
     run("ip address add 192.0.2.55/32 dev lo")

@@ -405,7 +405,7 @@ async def test_a_broken_file_keeps_what_it_last_said(directory: Path, caplog: py
 async def test_a_bad_object_costs_that_object_alone(directory: Path, caplog: pytest.LogCaptureFixture) -> None:
     """A file that parses counts without its bad parts, which are reported."""
     async with following(directory) as follower:
-        (directory / "web.yaml").write_text(manifest("a", "b", "c").replace("10.96.0.11", "10.96.0.011"))
+        (directory / "web.yaml").write_text(manifest("a", "b", "c").replace("10.96.0.11", "10.96.0.300"))
         await follower.until(*"ac")
     (warning,) = caplog.messages
     assert warning.startswith(f"{directory / 'web.yaml'}: Service shop/b: spec.clusterIP: ")

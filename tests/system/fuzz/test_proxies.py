@@ -86,6 +86,7 @@ def damaged(directory: Path, pattern: str, replacement: str) -> str:
     for name, text in templates().items():
         changed = re.sub(pattern, replacement, text, flags=re.MULTILINE) if name == "table.nft.j2" else text
         assert name != "table.nft.j2" or changed != text, "nothing was damaged"
+        (directory / name).parent.mkdir(parents=True, exist_ok=True)
         (directory / name).write_text(changed)
     return f"{session.OURS} --templates {directory}"
 
