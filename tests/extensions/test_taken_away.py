@@ -27,7 +27,7 @@ from tests.support.examples import CHECKOUT, EXAMPLES, NODE, example_pipeline
 from tests.support.factories import IPV4, IPV6
 from tests.support.goldens import expected
 
-EXTENSIONS = sorted(path.name for path in (CHECKOUT / "nftproxy" / "extensions").iterdir() if path.is_dir())
+EXTENSIONS = sorted(path.parent.name for path in (CHECKOUT / "nftproxy" / "extensions").glob("*/__init__.py"))
 INSTALLED = Path("nftproxy") / "installed.py"
 IS_LONG = os.environ.get("NFTPROXY_TESTS") == "long"
 ALL = "all that can go"
