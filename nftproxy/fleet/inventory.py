@@ -78,7 +78,7 @@ def inventory(
 ) -> list[ClusterNode]:
     """Return the nodes with Linux, by name, each with the agent's pod on it.
 
-    A node may have two such pods while one replaces the other.  Then the ready one counts, and else the running one.
+    A node may have two such pods while one replaces the other.  Then the ready pod counts, else the running pod.
     """
     pods: dict[str, ListedObject] = {}
     for pod in sorted(agents, key=_rank):

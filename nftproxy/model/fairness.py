@@ -27,7 +27,7 @@ def divide(largest_first: Iterable[tuple[int, Name]], asked: int, total: int) ->
     """Return the most that each may have, and the names that ask for more, none if there is enough for all.
 
     Args:
-        largest_first: the demands, the largest first.  Only those beyond the share, and one more, are read.
+        largest_first: the demands, the largest first.  Only the demands beyond the share, and one more, are read.
         asked: the sum of all demands.
         total: the bound.
     """

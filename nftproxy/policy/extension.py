@@ -73,9 +73,9 @@ class CompiledPort(NamedTuple):
 class Change(NamedTuple):
     """A change of the state whose rules have just been made, for views that follow it.
 
-    `services` have changed, and `claiming` are those of them whose fronts may have changed.  `without_rules` are the
-    Services without rules in each family, and `size_of` returns the elements of a Service.  `cache` saves time, and
-    changes no outcome.
+    `services` are the changed Services, and `claiming` the changed Services whose fronts may differ.  `without_rules`
+    has the Services without rules in each family.  `size_of` returns the elements of a Service.  `cache` saves time,
+    and changes no outcome.
     """
 
     state: ClusterState

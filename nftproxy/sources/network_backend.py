@@ -32,7 +32,7 @@ class AsyncioBackend(httpcore.AsyncNetworkBackend):
         self._open = set[_Stream]()
 
     async def aclose(self) -> None:
-        """Close all connections.  httpcore forgets to close one whose SOCKS proxy denies it."""
+        """Close all connections.  httpcore forgets to close a connection that a SOCKS proxy denies."""
         for stream in list(self._open):
             await stream.aclose()
 

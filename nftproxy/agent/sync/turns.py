@@ -54,8 +54,8 @@ LONGEST_DEBT = 15.0
 ALLOWANCE = 1.0
 """Seconds that a namespace may owe before it is busy."""
 MODEST = LARGE
-"""Seconds up to which a debt is modest.  Whoever owes more shares no transaction with those who owe less: these would
-wait for its changes, and be charged for a part of their cost."""
+"""Seconds up to which a debt is modest.  A namespace with a larger debt shares no transaction with namespaces of modest
+debt: these would wait for its changes, and be charged for a part of their cost."""
 BUSY_ROUND = 2_000
 """Elements of Services of busy namespaces that share a transaction, some 0.05 s if all of them change."""
 TRIFLE = 0.02

@@ -1,4 +1,4 @@
-"""`--all-nodes` with three real agents: an endpoint doesn't answer one, one has ended, and one is out of touch."""
+"""`--all-nodes` with three real agents: one with a silent endpoint, one that has ended, one that is out of touch."""
 
 from __future__ import annotations
 
