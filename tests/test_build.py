@@ -15,7 +15,7 @@ from nftproxy.build import FILE, Build, build_of, this_build
 from tests.conftest import CHECKOUT
 
 HASH = "0123456789abcdef0123456789abcdef01234567"
-PROJECT = ("pyproject.toml", "hatch_build.py", "README.md", "LICENSE", ".gitattributes")
+PROJECT = ("pyproject.toml", "hatch_build.py", "README.md", "LICENSE", ".gitattributes", ".gitignore")
 """Files that a build needs, besides the folders of the package."""
 
 
