@@ -28,6 +28,7 @@ from tests.support import objects
 from tests.support.command import Done, nftproxy
 from tests.support.factories import leads_to_a_chain
 from tests.support.flowtables import loadable
+from tests.support.processes import kill
 from tests.support.waiting import PATIENCE
 
 CHECKOUT = Path(__file__).resolve().parents[2]
@@ -473,8 +474,7 @@ def running(manifests: Path, namespace: None) -> Iterator[Running]:  # noqa: ARG
         started.until(lambda: "loaded the rules" in started.log)
         yield started
     finally:
-        started.process.kill()
-        started.process.wait()
+        kill(started.process)
 
 
 def pods() -> set[str]:

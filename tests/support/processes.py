@@ -37,9 +37,23 @@ def killed_on_error(process: subprocess.Popen[Any]) -> Iterator[None]:
     try:
         yield
     except BaseException:
-        process.kill()
-        process.wait()
+        kill(process)
         raise
+
+
+def kill(process: subprocess.Popen[Any]) -> None:
+    """Kill a process, and wait for its end."""
+    process.kill()
+    process.wait()
+
+
+class KilledAtEnd:
+    """A context manager that kills its process, which `__enter__` of the subclass starts."""
+
+    _process: subprocess.Popen[Any]
+
+    def __exit__(self, *_: object) -> None:
+        kill(self._process)
 
 
 class AgentProcess:

@@ -8,7 +8,6 @@ import urllib.parse
 import urllib.request
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from types import TracebackType
 from typing import Any, NamedTuple, Self
 
 import yaml
@@ -16,6 +15,7 @@ from nftproxy_conformance.lab import Namespace
 from nftproxy_conformance.lab.topology import NODE_NAME
 
 from tests.support.debian_packages import unpacked
+from tests.support.processes import KilledAtEnd
 from tests.support.waiting import wait_until
 
 CHECKOUT = Path(__file__).resolve().parents[2]
@@ -58,7 +58,7 @@ def hastened(text: str, factor: int) -> str:
     return re.sub(r"\b(\d+)m\b", divided, text)
 
 
-class Prometheus:
+class Prometheus(KilledAtEnd):
     """Prometheus as a process in a namespace, which it scrapes the agent of.  A context manager.
 
     Args:
@@ -92,12 +92,6 @@ class Prometheus:
             self._process = self._namespace.popen(command, stdout=log, stderr=log)
         self.wait_until(lambda: self.query("up == 1"), "it scrapes")
         return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self._process.kill()
-        self._process.wait()
 
     def query(self, expr: str) -> list[Any]:
         """The result of a query in PromQL, empty while the server starts."""

@@ -7,10 +7,10 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 from tests.support import objects
+from tests.support.processes import KilledAtEnd
 from tests.support.waiting import wait_until
 
 CONFIG = """
@@ -21,7 +21,7 @@ clusterCIDR: 10.1.0.0/16
 """
 
 
-class SourceAgent:
+class SourceAgent(KilledAtEnd):
     """The agent's process.  A context manager.
 
     Args:
@@ -51,12 +51,6 @@ class SourceAgent:
         if "--user" in self._unshare:
             self._inside += ("--user",)
         return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self._process.kill()
-        self._process.wait()
 
     def write(self, *addresses: str) -> None:
         """Have a Node and a Service for each address instead of all objects before."""

@@ -5,7 +5,11 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+from collections.abc import Callable, Iterable
+from itertools import accumulate
 from pathlib import Path
+from random import Random
+from typing import NamedTuple
 
 import pytest
 
@@ -17,13 +21,24 @@ NOON = 20_000 * DAY + DAY // 2
 OF_TOOLS = "make test-tools"
 
 
+MAIN, BRANCH = "refs/heads/main", "refs/heads/branch"
+
+
+class Commit(NamedTuple):
+    """A commit of the first-parent line, at seconds of the epoch, and how many commits it merges."""
+
+    seconds: int
+    merged: int = 0
+
+
 class History:
     """A repository with `.ci`, whose commits have the times that a test gives them."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         shutil.copytree(CHECKOUT / ".ci", directory / ".ci")
-        self._git("init", "--quiet")
+        self._git("init", "--quiet", "--initial-branch=main")
+        self._has_landed = False
 
     def commit(self, seconds: int, file: str = "README.md") -> None:
         """Change a file in a commit of that time."""
@@ -32,6 +47,19 @@ class History:
             written.write("a line\n")
         self._git("add", file)
         self._git("commit", "--quiet", "--message=a change", seconds=seconds)
+
+    def land(self, commits: Iterable[Commit]) -> None:
+        """Add commits that change no file."""
+        lines = []
+        for number, (seconds, merged) in enumerate(commits):
+            who = f"committer a <a> {seconds} +0000\ndata 0\n"
+            before = f"from {MAIN}^0\n" if number == 0 and self._has_landed else ""
+            if merged:
+                lines += [f"reset {BRANCH}\n{before}", *[f"commit {BRANCH}\n{who}"] * merged]
+            lines += [f"commit {MAIN}\n{who}{before}", f"merge {BRANCH}\n" * bool(merged)]
+        stream = "".join(lines)
+        subprocess.run(["git", "fast-import", "--quiet"], cwd=self.directory, input=stream, text=True, check=True)
+        self._has_landed = True
 
     def due(self) -> list[str]:
         """The commands that are due."""
@@ -56,28 +84,37 @@ def test_a_clone_without_history_runs_the_tests_of_the_tools(history: History) -
     assert history.due() == [OF_TOOLS, *SUITES[:2]]
 
 
-def test_each_suite_has_its_turn_by_commits(history: History) -> None:
-    """If each commit lands by itself, on one day, each suite is due once in as many landings as there are suites."""
-    ran = []
-    for _ in SUITES:
-        history.commit(NOON)
-        ran.append(history.due()[-1])
-    assert len(set(ran)) >= len(SUITES) - 1, (
-        "two of them may be the same, as the first suite of the day isn't due twice"
-    )
-    assert set(ran) | {history.due()[-2]} == set(SUITES)
+WITHIN = 10
+"""CI runs in which each suite has its turn."""
 
 
-def test_each_suite_has_its_turn_by_days(history: History) -> None:
-    """If a landing a day has any number of commits, each suite is due once in as many days as there are suites."""
-    ran = []
-    for day in range(len(SUITES)):
-        for number in range(1 + 5 * day % 7):
-            history.commit(NOON + day * DAY + number)
-        *_, first, second = history.due()
-        assert first != second
-        ran.append(first)
-    assert sorted(ran) == sorted(SUITES)
+def a_merge_each_landing(random: Random) -> list[list[Commit]]:
+    """Landings at any rate, each of them a merge of any number of commits (or, squashed, a single commit)."""
+    hours = accumulate(random.choice((1, 2, 7, 30)) for _ in range(40))
+    return [[Commit(NOON + 3600 * hour, merged=random.choice((0, 1, 7, 30)))] for hour in hours]
+
+
+def a_landing_each_day(random: Random) -> list[list[Commit]]:
+    """A landing for each day that has commits, of any number of commits, without a merge."""
+    days = accumulate(random.randint(1, 3) for _ in range(30))
+    return [[Commit(NOON + DAY * day + number) for number in range(random.choice((1, 7, 14, 30)))] for day in days]
+
+
+@pytest.mark.parametrize("landings", [a_merge_each_landing, a_landing_each_day])
+@pytest.mark.parametrize("seed", range(3))
+def test_each_suite_has_its_turn_within_ten_runs(
+    history: History, landings: Callable[[Random], list[list[Commit]]], seed: int
+) -> None:
+    """In made-up histories each ten runs in a row have every suite.
+
+    Each landing is a single commit of the first-parent line, or a day with commits has a single landing.
+    """
+    runs = []
+    for landing in landings(Random(seed)):
+        history.land(landing)
+        runs.append(set(history.due()) - {OF_TOOLS})
+    for first in range(len(runs) - WITHIN + 1):
+        assert set().union(*runs[first : first + WITHIN]) == set(SUITES), (seed, first)
 
 
 def test_tests_of_tools_are_due_for_a_day_after_a_change(history: History) -> None:

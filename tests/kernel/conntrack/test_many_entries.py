@@ -1,6 +1,6 @@
 """Among many foreign entries a sweep takes no memory, and delays no change.
 
-NFTPROXY_TESTS=long sweeps among a million.
+NFTPROXY_TESTS=long sweeps among a million, and measures the delay.
 """
 
 from __future__ import annotations
@@ -37,15 +37,12 @@ LONG = [
     pytest.mark.skipif(os.environ.get("NFTPROXY_TESTS") != "long", reason="NFTPROXY_TESTS=long"),
     pytest.mark.timeout(600),
 ]
-each_crowd = pytest.mark.parametrize(
-    "crowd",
-    [
-        pytest.param((50_000, UDP), id="short"),
-        pytest.param((1_000_000, UDP), id="a million of UDP", marks=LONG),
-        pytest.param((1_000_000, TCP), id="a million of TCP", marks=LONG),
-    ],
-    indirect=True,
-)
+SHORT = 50_000
+A_MILLION = [
+    pytest.param((1_000_000, UDP), id="a million of UDP", marks=LONG),
+    pytest.param((1_000_000, TCP), id="a million of TCP", marks=LONG),
+]
+each_crowd = pytest.mark.parametrize("crowd", [pytest.param((SHORT, UDP), id="short"), *A_MILLION], indirect=True)
 
 
 @pytest.fixture
@@ -86,7 +83,26 @@ def test_a_sweep_among_many_takes_no_memory() -> None:
     assert grown() < 4 << 20
 
 
-@each_crowd
+@pytest.mark.parametrize("crowd", [(SHORT, UDP)], indirect=True)
+@pytest.mark.usefixtures("crowd")
+def test_changes_go_through_while_a_sweep_rests() -> None:
+    """A sweep rests after each answer of at most 50 entries, and the kernel takes a change during such a rest."""
+    kernel = Kernel()
+    kernel.apply(Transaction(f"table {IPV4.table} {{\n  set s {{\n    type inet_service\n  }}\n}}\n"))
+    verbs, rests = itertools.cycle(["add", "delete"]), list[float]()
+
+    def rest(seconds: float) -> None:
+        rests.append(seconds)
+        if len(rests) % 20 == 0:
+            kernel.apply(Transaction(f"{next(verbs)} element {IPV4.table} s {{ 80 }}\n"))
+
+    with closing(Sweeper(rest)) as sweeper:
+        assert not sweeper.sweep(sweeps(**{FRONT: ""}))
+    assert len(rests) >= _entry_count() / 50
+    assert all(rests)
+
+
+@pytest.mark.parametrize("crowd", A_MILLION, indirect=True)
 @pytest.mark.usefixtures("crowd")
 def test_sweeps_delay_no_change() -> None:
     """During continuous sweeps, the slowest of a hundred changes takes less than twice the time without sweeps.

@@ -20,6 +20,7 @@ from nftproxy.model.errors import BadInput, Unavailable
 from nftproxy.sources.api_client import ApiClient
 from tests.sources.api_client.following import NODE, TIMES, following
 from tests.sources.api_client.test_access import reads, rewrite
+from tests.support.processes import kill
 from tests.support.waiting import wait_until
 
 VARIABLES = "HTTP_PROXY HTTPS_PROXY NO_PROXY ALL_PROXY http_proxy https_proxy no_proxy all_proxy".split()
@@ -55,8 +56,7 @@ def started(port: int, *command: str) -> Iterator[None]:
         wait_until(lambda: listens(port), lambda: f"{command[0]} doesn't listen")
         yield
     finally:
-        process.kill()
-        process.wait()
+        kill(process)
 
 
 class Proxies:

@@ -13,6 +13,7 @@ from typing import Any
 from nftproxy_conformance.lab import Namespace
 
 from tests.support.debian_packages import unpacked
+from tests.support.processes import kill
 from tests.support.waiting import wait_until
 
 OUR_TABLES = {"table ip nftproxy", "table ip6 nftproxy"}
@@ -60,8 +61,7 @@ def docker(node: Namespace, directory: Path) -> Iterator[None]:
     wait_until(lambda: process.poll() is not None or "API listen on" in log.read_text(), log.read_text)
     assert process.poll() is None, log.read_text()
     yield
-    process.kill()
-    process.wait()
+    kill(process)
     node.ip("link delete docker0")
 
 
