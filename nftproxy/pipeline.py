@@ -28,7 +28,7 @@ from nftproxy.policy.restrictions import lost_claims
 from nftproxy.policy.skeleton import compile_table
 from nftproxy.policy.state import ClusterState, Invalidation
 from nftproxy.rules.renderer import Renderer
-from nftproxy.rules.ruleset import EMPTY, Block, Generation, GenerationChange, Owner, Savepoint
+from nftproxy.rules.ruleset import EMPTY, Block, Generation, GenerationChange, Line, Owner, Savepoint
 from nftproxy.rules.transaction import (
     BESIDE_ANOTHER,
     Installed,
@@ -260,11 +260,21 @@ class Pipeline:
         updated, self._updated = self._updated, set()
         return updated
 
-    def withhold(self, family: Family, services: Iterable[ObjectKey]) -> None:
-        """Exclude the rules of Services from a family from now on.  A full transaction must follow."""
+    def contributors_of(self, family: Family, line: Line) -> list[ObjectKey]:
+        """The Services that contribute an element to a family.  A scan of all blocks."""
+        blocks = self.generations[family].blocks.items()
+        return sorted({owner.service for owner, each in blocks if isinstance(owner, PortKey) and line in each.lines})
+
+    def withhold(self, family: Family, services: Iterable[ObjectKey], reason: str = "") -> None:
+        """Exclude the rules of Services from a family from now on.  A full transaction must follow.
+
+        With a reason they don't count as updated: a retry would be refused for the same reason.
+        """
         services = list(services)
-        self.withheld[family] |= dict.fromkeys(services, "")
+        self.withheld[family] |= dict.fromkeys(services, reason)
         self._recompile(services)
+        if reason:
+            self._updated.difference_update(services)
 
     def admit(self, family: Family, service: ObjectKey) -> Transaction:
         """Include the rules of a withheld Service again.  If the kernel refuses the transaction, call `revoke`."""

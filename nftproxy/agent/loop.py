@@ -321,18 +321,22 @@ class SyncLoop:
         try:
             await self._loader.commit(transaction, changes.keys())
         except (Refused, Unavailable) as error:
-            is_refused = isinstance(error, Refused)
-            code = Code.CHANGE_REFUSED if is_refused else Code.CHANGE_FAILED
-            warn(
-                code,
-                "%(what)s, loading everything instead: %(error)s",
-                what="the kernel refuses a change" if is_refused else "a change could not be applied",
-                error=error,
-            )
-            self._reporter.failed(changes.keys(), str(error), full=False)
+            await self._report_failed_change(changes.keys(), error)
             self._loader.mark_unknown(changes.keys())
             return Transaction()
         return transaction
+
+    async def _report_failed_change(self, families: Collection[Family], error: Refused | Unavailable) -> None:
+        """Report a change that was not applied.  A Service that its refusal names is quarantined if it is the cause."""
+        self._reporter.failed(families, str(error), full=False)
+        if isinstance(error, Unavailable):
+            text = "a change could not be applied, loading everything instead: %(error)s"
+            warn(Code.CHANGE_FAILED, text, error=error)
+            return
+        culprit = await self._loader.quarantine_named(families, error)
+        rest = f"everything but Service {culprit}" if culprit else "everything instead"
+        text = "the kernel refuses a change, loading %(rest)s: %(error)s"
+        warn(Code.CHANGE_REFUSED, text, rest=rest, error=error)
 
     async def _settle(self) -> None:
         """Call `when_settled` with the families whose rules the kernel still holds."""

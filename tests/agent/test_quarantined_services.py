@@ -7,6 +7,7 @@ import asyncio
 import pytest
 
 from nftproxy.agent.reporting.health import Moment
+from nftproxy.model.errors import Refused
 from nftproxy.model.events import Listed, Put, Removed, key_of
 from nftproxy.model.objects import Service
 from nftproxy.rules.transaction import Transaction
@@ -27,6 +28,14 @@ from tests.support.factories import IPV4, IPV6, node, service, slice_of
 BAD = service("shop/bad", cluster_ips=["10.96.0.66"])
 BAD_PODS = slice_of("shop/bad", ["10.1.0.6@node-a"])
 ITS_ADDRESS = "10.96.0.66"
+ITS_ELEMENT = f"add element {IPV4.table} cluster-ips {{ {ITS_ADDRESS} }}"
+
+
+def naming_kernel() -> FakeKernel:
+    """A kernel that refuses a Service, and names its element."""
+    kernel = FakeKernel()
+    kernel.unwanted, kernel.statement_of = [ITS_ADDRESS], {ITS_ADDRESS: ITS_ELEMENT}
+    return kernel
 
 
 def quarantined(world: World) -> list[str]:
@@ -58,6 +67,51 @@ def test_the_search_for_a_refused_service_removes_no_rule() -> None:
     loads = [transaction.text for _, transaction in kernel.applied if f"table {IPV4.table} " in transaction.text]
     assert len(loads) == 2
     assert f"delete table {IPV4.table}" not in loads[1]
+
+
+def test_a_service_that_a_refusal_names_is_tried_first(caplog: pytest.LogCaptureFixture) -> None:
+    """A change is refused, its Service is refused alone, and the next load is without it: the first line names it."""
+    kernel = naming_kernel()
+    world = World(kernel).at(9, kernel.checks.clear).at(9, kernel.tries.clear)
+    world.run(source((0, EVERYTHING), (10, [Put(BAD)])), until=11)
+    assert (len(kernel.tries), len(kernel.checks)) == (2, 1)
+    assert list(world.pipeline.withheld[IPV4].values()) == [f"No such file or directory\n  in: {ITS_ELEMENT}"]
+    words = "the kernel refuses"
+    said = [record.getMessage().partition(": No such")[0] for record in caplog.records if words in record.getMessage()]
+    assert said == [
+        "Service shop/bad is quarantined for IPv4: the kernel refuses its rules",
+        "the kernel refuses a change, loading everything but Service shop/bad",
+    ]
+    world.assert_in_step()
+
+
+def test_a_named_service_is_left_out_of_the_first_load() -> None:
+    """At a start beside a Service that the kernel refuses, the refusal names it, and the second load is without it."""
+    kernel = naming_kernel()
+    world = World(kernel).run(source((0, [*EVERYTHING, Put(BAD)])), until=1)
+    assert quarantined(world) == ["shop/bad"]
+    assert len(kernel.checks) - len(kernel.child_checks) == 1, "of the Service alone, by bisection it takes more"
+    world.assert_in_step()
+
+
+def test_a_named_service_that_the_kernel_accepts_alone_stays(caplog: pytest.LogCaptureFixture) -> None:
+    """A refusal that names a Service quarantines none if another program's change was the cause."""
+    kernel = FakeKernel()
+    world = World(kernel).at(9, kernel.faults.append, Refused("No such file or directory", ITS_ELEMENT))
+    world.run(source((0, EVERYTHING), (10, [Put(BAD)])), until=11)
+    assert quarantined(world) == []
+    assert "the kernel refuses a change, loading everything instead: No such" in caplog.text
+    world.assert_in_step()
+
+
+def test_a_refused_skeleton_blames_no_named_service() -> None:
+    """If the kernel refuses the skeleton beside a Service that the first refusal names, no Service is quarantined."""
+    kernel = FakeKernel()
+    world = World(kernel).at(9, kernel.faults.append, Refused("No such file or directory", ITS_ELEMENT))
+    world.at(9, kernel.unwanted.append, "chain services").at(20, kernel.unwanted.clear)
+    world.run(source((0, EVERYTHING), (10, [Put(BAD)])), until=100)
+    assert quarantined(world) == []
+    world.assert_in_step()
 
 
 def test_several_are_quarantined_at_once() -> None:

@@ -84,6 +84,9 @@ class FakeKernel(AsyncKernel):
         self.ledger = Ledger()
         self.faults = list(faults)
         self.unwanted: list[str] = []
+        self.statement_of: dict[str, str] = {}
+        """The statement that an error names for an unwanted text, by default the text itself."""
+        self.checks: list[float] = []
         self.dies_for = ""
         self.beside: tuple[Sequence[bool], Sequence[bool]] = ((), ())
         self.deaf: Exception | None = None
@@ -135,12 +138,13 @@ class FakeKernel(AsyncKernel):
 
     async def check(self, transaction: Transaction) -> None:
         """Raise the error that `apply` would raise."""
+        self.checks.append(now())
         self._after(transaction)
 
     def _after(self, transaction: Transaction) -> Ledger:
         for text in self.unwanted:
             if text in transaction.text:
-                raise Refused("No such file or directory", text)
+                raise Refused("No such file or directory", self.statement_of.get(text, text))
         after = copy.deepcopy(self.ledger)
         try:
             after.apply(transaction)

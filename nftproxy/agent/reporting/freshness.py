@@ -48,6 +48,12 @@ def warnings(activities: Iterable[ResourceActivity], now: float) -> Iterator[str
         yield f"{Code.OUT_OF_TOUCH}: {_line(each, now)}"
 
 
+def unusable_seconds(activities: Iterable[ResourceActivity], now: float) -> Iterator[tuple[str, float]]:
+    """Yield the seconds for which the server has answered with listings that can't be used, 0 if they can be."""
+    for each in followed(activities):
+        yield each.resource, max(0.0, now - (now if each.unusable_since is None else each.unusable_since))
+
+
 def unusable(activities: Iterable[ResourceActivity], now: float, patience: float) -> Iterator[str]:
     """Yield the resources whose listings can't have been used for `patience` seconds, although the server answers.
 

@@ -147,6 +147,11 @@ GAUGES = (
         "nftproxy_last_word_age_seconds", "Seconds since the API server's last word about a resource", ("resource",)
     ),
     Metric(
+        "nftproxy_unusable_listing_seconds",
+        "Seconds for which the API server has answered with listings that can't be used, else 0",
+        ("resource",),
+    ),
+    Metric(
         "nftproxy_oldest_change_age_seconds", "Seconds that the oldest change that isn't in the kernel has waited", ()
     ),
     Metric("nftproxy_services_postponed", "Services whose changes wait for their turn, as they cost much", ()),

@@ -185,6 +185,8 @@ class SyncReporter:
         self.metrics.set("nftproxy_services_postponed", self._postponed.services)
         ages = freshness.ages(self.activities(), status.now.wall, self._started)
         self.metrics.set_each("nftproxy_last_word_age_seconds", dict(ages))
+        unusable = freshness.unusable_seconds(self.activities(), status.now.wall)
+        self.metrics.set_each("nftproxy_unusable_listing_seconds", dict(unusable))
         return self.metrics.exposition()
 
     def _set_changes(self) -> None:

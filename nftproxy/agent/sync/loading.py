@@ -9,6 +9,9 @@ in a row:
 * Replace the table, as another program may have declared a set of ours differently.
 * Find the Services whose rules the kernel refuses, and quarantine them (quarantine.py).  All other Services get rules.
 
+If a refusal names an element, its Service is tried alone before all that.  If the kernel refuses it alone, the next
+load is without it.
+
 libnftables runs in this process.  It sees our tables only, but a newer nft may have added a set to one that crashes it.
 So before the first load, while the cluster is being listed, a child process tries whether it crashes.
 
@@ -55,6 +58,11 @@ LONGEST_PAUSE = 30.0
 SHORTEST_QUIET, QUIET = 1.0, 4.0
 """Changes by other programs cause no load until `QUIET` times the duration of the last load have passed, and at least
 `SHORTEST_QUIET` seconds.  So repairs take at most a fifth of a CPU, however often our tables are changed."""
+
+
+MOST_NAMED = 3
+"""Refusals of a load in a row of which each may quarantine the Service that it names.  Many are found sooner by
+bisection, since each of these refusals costs a load."""
 
 
 class Remedy(IntEnum):
@@ -190,6 +198,8 @@ class Loader:
         try:
             await pieces.load(self._tables.keys())
         except (Refused, Unavailable) as error:
+            if isinstance(error, Refused) and await self.quarantine_named(self._tables, error):
+                return False
             if isinstance(error, Refused) and len(tables) > 1:
                 self._report_refused_together(error)
             else:
@@ -207,7 +217,7 @@ class Loader:
             return False
         if len(due) > 1 and not any(table.refusals for table in due) and not self._is_refused_together:
             try:
-                await self._load(due)
+                await self._load_without_named(due)
             except Refused as error:
                 self._report_refused_together(error)
             except Unavailable as error:
@@ -220,9 +230,19 @@ class Loader:
 
     async def _try(self, tables: Sequence[_Table]) -> None:
         try:
-            await self._load(tables)
+            await self._load_without_named(tables)
         except (Refused, Unavailable) as error:
             self._report_failure(tables, error)
+
+    async def _load_without_named(self, tables: Sequence[_Table]) -> None:
+        """Load some families, again without the Service that a refusal names, up to `MOST_NAMED` times."""
+        for _ in range(MOST_NAMED):
+            try:
+                return await self._load(tables)
+            except Refused as error:
+                if not await self.quarantine_named([table.family for table in tables], error):
+                    raise
+        return await self._load(tables)
 
     def start(self) -> None:
         """Start the steps of the first load that don't depend on the cluster: the child's check and the read-ahead."""
@@ -341,6 +361,34 @@ class Loader:
             text = "loading the rules of %(family)s failed, retrying in %(seconds).1f s: %(error)s"
             warn(Code.LOAD_FAILED, text, level=logging.ERROR, family=table.name, seconds=pause, error=error)
 
+    async def quarantine_named(self, families: Iterable[Family], error: Refused) -> ObjectKey | None:
+        """Quarantine the Service that a refusal names, if the kernel refuses it alone, too.  Return it.
+
+        A Service that only another Service, or another program's damage, makes impossible is accepted alone.
+        """
+        for quarantine in (self._tables[family].quarantine for family in families):
+            if not (service := quarantine.named(error.statement)):
+                continue
+            refusal = await self._refusal(quarantine.alone(service))
+            if refusal is None or quarantine.named(refusal.statement) != service:
+                return None
+            quarantine.withhold(service, str(refusal))
+            self.record_updates(self._pipeline.pop_updated())
+            self._reporter.refused([quarantine.family], f"Service {service}: {refusal}")
+            _report_quarantined(service, quarantine.family, refusal)
+            return service
+        return None
+
+    async def _refusal(self, transaction: Transaction) -> Refused | None:
+        """Return the kernel's refusal of a transaction in a dry run.  None if it accepts it, or can't be asked."""
+        try:
+            await self._kernel.check(transaction)
+        except Refused as error:
+            return error
+        except Unavailable:
+            return None
+        return None
+
     async def _quarantine_culprits(self, quarantine: Quarantine) -> None:
         """Find the Services whose rules the kernel refuses, and quarantine them."""
         search = quarantine.search()
@@ -387,15 +435,7 @@ class Loader:
                 quarantine.keep(service, str(error))
                 self._reporter.refused([family], f"Service {service}: {error}")
                 if str(error) != before:
-                    text = "Service %(service)s is quarantined for %(family)s: the kernel refuses its rules: %(error)s"
-                    warn(
-                        Code.QUARANTINED,
-                        text,
-                        level=logging.ERROR,
-                        service=service,
-                        family=FAMILY_NAMES[family],
-                        error=error,
-                    )
+                    _report_quarantined(service, family, error)
                 if family not in self.known:
                     return
             except Unavailable as error:
@@ -420,6 +460,12 @@ def _since(generation: int, commits: Sequence[Commit], installed: Iterable[Insta
     commit = Commit.of_several(commits)
     depends = any(each and each.differences for each in installed)
     return Commit(generation, commit.after) if depends and commits[0].before != generation else commit
+
+
+def _report_quarantined(service: ObjectKey, family: Family, error: Refused) -> None:
+    text = "Service %(service)s is quarantined for %(family)s: the kernel refuses its rules: %(error)s"
+    name = FAMILY_NAMES[family]
+    warn(Code.QUARANTINED, text, level=logging.ERROR, service=service, family=name, error=error)
 
 
 def _in_words(element: Element) -> str:

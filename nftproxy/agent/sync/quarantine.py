@@ -5,6 +5,9 @@ Service.  So the suspects are left out, and let back in by bisection: a half tha
 half that it refuses is halved again, down to a single Service.  Each culprit among n suspects costs at most 2 log2 n
 trials.
 
+If the error does name an element, its Service is tried first, alone in an empty table: a trial that costs the same
+however many Services there are.
+
 A quarantined Service contributes no rules to that family.  Its rules of the other family, and all other Services, are
 not affected.  It is retried when it changes, and at each periodic check.
 
@@ -13,6 +16,7 @@ This module does no I/O: its generators yield the transactions to try, and are s
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Generator, Hashable, Sequence, Set
 from typing import TypeVar
 
@@ -22,6 +26,9 @@ from nftproxy.pipeline import Pipeline
 from nftproxy.rules.transaction import Transaction
 
 Suspect = TypeVar("Suspect", bound=Hashable)
+
+_ELEMENT = re.compile(r"(?:add|create|delete) element (?P<table>\S+ \S+) (?P<container>\S+) \{ (?P<text>.+) \}")
+"""A command about a single element, as an error has it.  A longer command is cut off, and doesn't match."""
 
 MOST_RETRIED = 20
 """Limit of quarantined Services that a periodic check retries."""
@@ -84,6 +91,27 @@ class Quarantine:
         """Note that the kernel holds all rules.  Return the quarantined Services that have changed, to be retried."""
         unproven, self._unproven = self._unproven, set()
         return sorted(unproven & self.reasons.keys()) if self.reasons else []
+
+    def named(self, statement: str) -> ObjectKey | None:
+        """Return the Service of the element that a refused statement is about.
+
+        None if the statement is about something else, or if several Services share the element.
+        """
+        found = _ELEMENT.fullmatch(statement)
+        if not found or found["table"] != self.family.table:
+            return None
+        services = self._pipeline.contributors_of(self.family, f"{found['container']} {found['text']}")
+        return services[0] if len(services) == 1 else None
+
+    def alone(self, service: ObjectKey) -> Transaction:
+        """Return a transaction for a dry run: a table with the rules of a single Service."""
+        others = (each for each in self._pipeline.contributors(self.family) if each != service)
+        return self._pipeline.trial(self.family, list(others))
+
+    def withhold(self, service: ObjectKey, refusal: str) -> None:
+        """Quarantine a Service whose rules the kernel refuses alone.  A full load must follow."""
+        self._pipeline.withhold(self.family, [service], refusal)
+        self._unproven.discard(service)
 
     def search(self) -> Generator[Transaction, bool, list[ObjectKey]]:
         """Find the Services whose rules the kernel refuses, and quarantine them.  A full load must follow.

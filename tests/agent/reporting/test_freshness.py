@@ -109,6 +109,18 @@ def test_the_age_of_each_resource_is_a_metric() -> None:
     assert 70 <= found[1] < 1000
 
 
+def test_the_time_without_a_usable_listing_is_a_metric() -> None:
+    """A scrape has the seconds for which the listings of a resource can't have been used, and 0 if they can be."""
+    reports = reporter(pipeline())
+    now = reports.status().now.wall
+    unusable = ResourceActivity("services", unusable_since=now - 70)
+    reports.activities = lambda: (unusable, ResourceActivity("nodes"))
+    reports.scrape()
+    found = series(reports.metrics, "nftproxy_unusable_listing_seconds")
+    assert found['nftproxy_unusable_listing_seconds{resource="nodes"}'] == 0
+    assert 70 <= found['nftproxy_unusable_listing_seconds{resource="services"}'] < 1000
+
+
 def test_a_node_whose_listings_cannot_be_used_is_not_healthy() -> None:
     """Health fails once the server's listings can't have been used for a while, and until the next watch begins."""
     reports = reporter(pipeline())

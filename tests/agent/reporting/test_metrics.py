@@ -102,6 +102,7 @@ gauge for nftproxy_waiting
 gauge path nftproxy_healthy
 gauge code nftproxy_faults
 gauge resource nftproxy_last_word_age_seconds
+gauge resource nftproxy_unusable_listing_seconds
 gauge - nftproxy_oldest_change_age_seconds
 gauge - nftproxy_services_postponed
 gauge - nftproxy_skipped_objects
@@ -178,6 +179,7 @@ def exercised() -> Metrics:
     made.scrape()
     made.metrics.set_only("nftproxy_waiting", "the first load of IPv6")
     made.metrics.set_each("nftproxy_last_word_age_seconds", {"services": 1.0})
+    made.metrics.set_each("nftproxy_unusable_listing_seconds", {"services": 0.0})
     return made.metrics
 
 

@@ -104,6 +104,13 @@ IMAGINED = [
         {'nftproxy_conntrack_entries{node="a"}': "75x40", 'nftproxy_conntrack_limit{node="a"}': "100x40"},
     ),
     Imagined(
+        "NftproxyListingUnusable",
+        "critical",
+        'node="a", resource="services"',
+        {'nftproxy_unusable_listing_seconds{node="a", resource="services"}': "0+60x40"},
+        {'nftproxy_unusable_listing_seconds{node="a", resource="services"}': "0x36 0+60x4"},
+    ),
+    Imagined(
         "NftproxyUnhealthy",
         "warning",
         'node="a"',

@@ -46,14 +46,15 @@ def is_served(bench: Bench, number: int, pods: int | None = None) -> bool:
 
 def quarantine(bench: Bench, server: ApiServer, number: int, *more: Manifest) -> None:
     """Create a bad Service, with more objects, and wait until it is quarantined."""
+    loads = bench.log().count("loaded the rules")
     server.put(service(number), endpoints(number), *more)
-    bench.wait_until(lambda: said(number) in bench.log())
+    bench.wait_until(lambda: said(number) in bench.log() and bench.log().count("loaded the rules") > loads)
 
 
 def test_a_refused_service_is_quarantined_and_named(bench: Bench, server: ApiServer, bad: int) -> None:
     """A bad Service is named in log, metrics and an Event, and all other Services are served."""
     quarantine(bench, server, bad, service(67), endpoints(67))
-    assert all(is_served(bench, number) for number in (1, 2, 3, 4, 5, 67))
+    bench.wait_until(lambda: all(is_served(bench, number) for number in (1, 2, 3, 4, 5, 67)))
     assert not is_served(bench, bad)
     bench.wait_until(lambda: bench.metric(QUARANTINED) == 1)
     bench.wait_until(lambda: events(server, bad))
