@@ -23,6 +23,7 @@ from pathlib import Path
 from nftproxy.agent.agent_part import AgentContext, MakePart
 from nftproxy.agent.followers import Followers
 from nftproxy.agent.http.listeners import Listeners
+from nftproxy.agent.http.reserve import Reserve
 from nftproxy.agent.lifecycle.background import keep_running
 from nftproxy.agent.lifecycle.credentials_watch import watch_credentials
 from nftproxy.agent.lifecycle.reload import until_changed
@@ -101,7 +102,8 @@ class Daemon:
         )
         self.faults = FaultReporter(pipeline, self._events, reporter)
         context = QueryContext(pipeline, reporter, started, libnftables, source, lambda: self.faults.other_proxies)
-        self._agent_socket = AgentSocket(config.agent_socket, query_handlers(context))
+        self._reserve = Reserve(show=partial(health.set_warnings, Code.NO_DESCRIPTORS))
+        self._agent_socket = AgentSocket(config.agent_socket, query_handlers(context), self._reserve)
 
         self._startup_taint = StartupTaint(config.startup_taint, state.node.name, self.faults.report_startup_taint)
         self._conntrack = SweepQueue(self.metrics.count_sweep)
@@ -110,7 +112,9 @@ class Daemon:
         self._parts = tuple(filter(None, [make(given) for make in extensions]))
         exposed = [each.exposition for each in self._parts]
         note_taken = pipeline.health_checks.note_taken
-        self._listeners = Listeners(config, reporter, report, exposed=exposed, note_taken=note_taken)
+        self._listeners = Listeners(
+            config, reporter, report, exposed=exposed, note_taken=note_taken, reserve=self._reserve
+        )
         followers = Followers(pipeline, self._conntrack, self._listeners, self._startup_taint, self.faults, self._parts)
         self._loop = SyncLoop(
             pipeline,
@@ -169,7 +173,7 @@ class Daemon:
         closing.callback(self._close_lock)
         for part in self._parts:
             closing.callback(part.close)
-        for each in (self._kernel, self._conntrack, self._commits):
+        for each in (self._kernel, self._conntrack, self._commits, self._reserve):
             closing.callback(each.close)
         return closing
 

@@ -42,7 +42,7 @@ class Code(StrEnum):
     NO_LOCK = "NFT017", "Nothing keeps a second agent from this node"
     PODS_UNROUTED = "NFT018", "Nothing routes to endpoints in clusterCIDR"
     NODE_ELSEWHERE = "NFT019", "No interface here has the Node's address"
-
+    NO_DESCRIPTORS = "NFT020", "The agent has no file descriptor left"
     AGENT_SOCKET_FAILED = "NFT021", "The agent can't create the socket on which commands ask it"
     AGENT_SOCKET_STRANGER = "NFT022", "A user without permission has asked the agent"
     AGENT_SILENT = "NFT023", "The agent doesn't answer a command"

@@ -21,6 +21,8 @@ from collections.abc import Callable, Hashable
 from ipaddress import ip_address, ip_network
 from typing import NamedTuple
 
+from nftproxy.agent.http.reserve import NO_RESERVE, Reserve
+
 Handler = Hashable
 
 
@@ -116,10 +118,11 @@ class _Open(NamedTuple):
 
 
 class BoundedConnections:
-    """The connections of all listeners, oldest first."""
+    """The connections of all listeners, oldest first, and the descriptors that are kept for more."""
 
-    def __init__(self, limits: ConnectionLimits) -> None:
+    def __init__(self, limits: ConnectionLimits, reserve: Reserve = NO_RESERVE) -> None:
         self.limits = limits
+        self.reserve = reserve
         self._open: dict[Handler, _Open] = {}
         self._listeners = 0
 

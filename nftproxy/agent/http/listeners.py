@@ -25,6 +25,7 @@ from typing import Self
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 
 from nftproxy.agent.http.connection_limits import BoundedConnections, ConnectionLimits, affordable
+from nftproxy.agent.http.reserve import NO_RESERVE, Reserve
 from nftproxy.agent.http.server import HttpRequest, HttpResponse, HttpServer
 from nftproxy.agent.http.shared_text import SharedText
 from nftproxy.agent.http.split_listener import own_listener, split_listener
@@ -176,6 +177,7 @@ class Listeners:
         limits: ConnectionLimits | None = None,
         exposed: Sequence[Exposition] = (),
         note_taken: Callable[[frozenset[int]], None] = lambda _: None,
+        reserve: Reserve = NO_RESERVE,
     ) -> None:
         """Nothing is opened yet.
 
@@ -186,8 +188,9 @@ class Listeners:
             limits: limits of connections and listeners, by default from the limit of file descriptors.
             exposed: called at each scrape, for the metrics that extensions add.
             note_taken: called with the health-check node ports that can't be opened at some address, when these change.
+            reserve: has descriptors for connections when there are no others.
         """
-        self._connections = BoundedConnections(limits or affordable(allowed_files()))
+        self._connections = BoundedConnections(limits or affordable(allowed_files()), reserve)
         self._config = config
         self._reporter = reporter
         self._report = report

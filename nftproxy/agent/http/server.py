@@ -115,14 +115,18 @@ class HttpServer:
 
     def _accept(self, listening: socket.socket) -> None:
         """Accept the connections that wait, up to some.  While more wait, clients beyond their rate are refused."""
-        is_behind = self._is_behind[listening]
+        is_behind, reserve = self._is_behind[listening], self._connections.reserve
+        if reserve.is_short:
+            reserve.refill()
         for _ in range(AT_ONCE):
             try:
                 made, address = listening.accept()
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
                 self._is_behind[listening] = False
                 return
-            except OSError:  # no more file descriptors, or no memory
+            except OSError as error:  # no more file descriptors, or no memory
+                if reserve.lend(error):
+                    continue
                 pause_accepting(listening, partial(self._accept, listening), lambda: listening in self._is_behind)
                 return
             client = address[0] if isinstance(address, tuple) else ""
@@ -165,6 +169,8 @@ class HttpServer:
             transport.abort()
             self._connections.remove(transport)
             self._conversations.pop(task)
+            if self._connections.reserve.is_short:  # the socket is closed in the loop's next round
+                asyncio.get_running_loop().call_soon(self._connections.reserve.refill)
 
     async def _exchange(
         self, protocol: h11.Connection, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
@@ -185,7 +191,8 @@ class HttpServer:
         finally:
             self._answering.discard(_this_task())
         await asyncio.sleep(0)
-        return protocol.our_state is h11.DONE and protocol.their_state is h11.DONE
+        is_done = protocol.our_state is h11.DONE and protocol.their_state is h11.DONE
+        return is_done and not self._connections.reserve.is_short
 
 
 def _this_task() -> asyncio.Task[Any]:

@@ -19,6 +19,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from pathlib import Path
 
 from nftproxy.agent.http.connection_limits import BoundedConnections, ConnectionLimits
+from nftproxy.agent.http.reserve import NO_RESERVE, Reserve
 from nftproxy.agent.http.server import HttpRequest, HttpResponse, HttpServer
 from nftproxy.agent.socket.answers import NAMESPACE
 from nftproxy.kernel.unix_sockets import ROOT, listen, network_namespace, peer
@@ -38,14 +39,16 @@ QueryHandler = Callable[[Mapping[str, str]], AsyncIterator[bytes]]
 class AgentSocket:
     """The socket.  It can be open inside this asynchronous context."""
 
-    def __init__(self, path: str, questions: Mapping[str, QueryHandler]) -> None:
+    def __init__(self, path: str, questions: Mapping[str, QueryHandler], reserve: Reserve = NO_RESERVE) -> None:
         """Nothing is opened yet.
 
         Args:
             path: the path of the socket, "" for no socket.
             questions: the handlers, by the paths of requests.
+            reserve: has descriptors for connections when there are no others.
         """
         self._path = path
+        self._connections = BoundedConnections(CONNECTIONS, reserve)
         self._questions = questions
         self._strangers: set[int] = set()
         self._identity: tuple[int, int] | None = None
@@ -76,7 +79,7 @@ class AgentSocket:
         path = Path(self._path)
         listening = listen(path, CONNECTIONS.connections)
         self._identity = _identity(path)
-        self._server = HttpServer(path, BoundedConnections(CONNECTIONS), self._handle)
+        self._server = HttpServer(path, self._connections, self._handle)
         await self._server.open(listening, CONNECTIONS.connections)
 
     def _remove(self) -> None:
