@@ -36,14 +36,28 @@ def test_a_row_without_a_result_says_so() -> None:
 
 
 def test_a_machine_is_named_once() -> None:
-    """The machine that all commands of a row run in stands beside its name, and each command without it."""
+    """The machine of most commands of a row stands beside its name, if every command has a machine."""
     in_machine = [result(command="vm -- try packets"), result(command="vm -- try all", column="all")]
-    assert [line for line in tables(in_machine).splitlines() if "try" in line] == [
+    in_another = result(command="other vm -- try more", column="more")
+    assert [line for line in tables([*in_machine, in_another]).splitlines() if "try" in line] == [
         "| Linux 5.10, in `vm --` | packets | 9 passed | 2026-11-23 | `try packets` |",
         "|  | all | 9 passed | 2026-11-23 | `try all` |",
+        "|  | more | 9 passed | 2026-11-23 | `other vm -- try more` |",
     ]
     mixed = tables([*in_machine, result(column="here")])
     assert "`vm -- try packets`" in mixed
+
+
+def test_a_command_is_named_once() -> None:
+    """The command of a trial stands in the first row that has it, and in no later row of the same trial and table."""
+    rows = [result(), result(row="Linux 6.1"), result(row="Linux 6.12", command="try few packets")]
+    rows.append(result(topic="kubernetes", row="1.36"))
+    assert [line for line in tables(rows).splitlines() if "passed" in line] == [
+        "| Linux 5.10 | packets | 9 passed | 2026-11-23 | `try packets` |",
+        "| Linux 6.1 | packets | 9 passed | 2026-11-23 |  |",
+        "| Linux 6.12 | packets | 9 passed | 2026-11-23 | `try few packets` |",
+        "| 1.36 | packets | 9 passed | 2026-11-23 | `try packets` |",
+    ]
 
 
 def test_a_bar_in_a_cell_ends_no_cell() -> None:

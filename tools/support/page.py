@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator
 
 from tools.support.results import CHECKOUT, SupportResult
@@ -30,19 +31,26 @@ def _table(topic: str, results: list[SupportResult]) -> Iterator[str]:
     yield from ("", f"## {heading}", "", "| on | tried | result | day | command |", "| --- | --- | --- | --- | --- |")
     order = list(SUBJECTS)
     rows = {each.row: each.details for each in results}
+    shown: set[tuple[str, str]] = set()
     for row in dict.fromkeys([*expected, *rows]):
         found = [each for each in results if each.row == row]
         found.sort(key=lambda each: order.index(each.column) if each.column in order else len(order))
         if not found:
             yield f"| {row} | | not tried | | |"
-        # A machine that all commands of a row run in is named once, beside the row's name.
-        machines = {each.command.rpartition(" -- ")[0] for each in found}
-        machine = machines.pop() if len(machines) == 1 else ""
+        machine = _machine(found)
         for number, each in enumerate(found):
-            name = (f"{row} ({rows[row]})" if rows[row] else row) + (f", in `{machine} --`" if machine else "")
-            command = each.command.removeprefix(f"{machine} -- ")
-            cells = ("" if number else name, each.column, each.result, each.date, f"`{command}`")
+            name = (f"{row} ({rows[row]})" if rows[row] else row) + (f", in `{machine}`" if machine else "")
+            command = each.command.removeprefix(f"{machine} ")
+            again = (each.column, command) in shown
+            shown.add((each.column, command))
+            cells = ("" if number else name, each.column, each.result, each.date, "" if again else f"`{command}`")
             yield f"| {' | '.join(cell.replace(BAR, ESCAPED) for cell in cells)} |"
+
+
+def _machine(results: list[SupportResult]) -> str:
+    """Return the virtual machine of most commands of a row, for beside the row's name, or "" if a command has none."""
+    machines = Counter("".join(each.command.rpartition(" -- ")[:2]).rstrip() for each in results)
+    return "" if machines[""] or not machines else machines.most_common(1)[0][0]
 
 
 def page(results: Iterable[SupportResult]) -> str:
