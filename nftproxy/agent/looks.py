@@ -26,7 +26,7 @@ async def look_once(
         pause: the seconds before this look.
         report: is called with the error of a look that fails, and the next pause.
         interval: the least seconds between two looks.
-        share: the next pause is at least so many times as long as this look took.
+        share: the next pause is at least `share` times the duration of this look.
     """
     clock = asyncio.get_running_loop().time
     began = clock()

@@ -106,5 +106,5 @@ class FailureCounts:
 
 
 def _doubled(first: float, count: int, longest: float) -> float:
-    """Return the pause after so many failures.  The exponent is bounded, as a float is."""
+    """Return the pause after `count` failures in a row.  The exponent is bounded, as a float is."""
     return min(first * 2.0 ** min(count - 1, 30), longest)

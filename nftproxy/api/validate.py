@@ -55,7 +55,7 @@ def is_subdomain(text: str) -> bool:
 
 
 def are_subdomains(text: str, count: int) -> bool:
-    """Whether a text is so many DNS subdomains, or empty names, with a space between each two."""
+    """Whether a text is `count` DNS subdomains or empty names, separated by spaces."""
     return text.count(" ") == count - 1 and not _LONG.search(text) and _SUBDOMAINS.fullmatch(text) is not None
 
 

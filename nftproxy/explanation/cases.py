@@ -85,7 +85,7 @@ def merged(cases: Iterable[Case]) -> tuple[Case, ...]:
 
 
 def _algorithm(pipeline: Pipeline, spot: ToAddress, service: Service, endpoints: int) -> Algorithm:
-    """The algorithm that draws one of so many endpoints.  Long lists with least connections are drawn at random."""
+    """The algorithm for this number of endpoints.  Long lists with least connections are drawn at random."""
     found = algorithm_of(spot.family, service, spot.protocol, pipeline.settings)
     is_random = found is Algorithm.LEAST_CONNECTIONS and not is_balanced(endpoints)
     return Algorithm.RANDOM if is_random else found

@@ -25,5 +25,5 @@ def one_by_one(function: Callable[[Item], Result], items: Sequence[Item], /) -> 
 
 
 def chunks(items: Sequence[Item], size: int) -> list[Sequence[Item]]:
-    """Cut a sequence into chunks of so many items."""
+    """Cut a sequence into chunks of `size` items."""
     return [items[start : start + size] for start in range(0, len(items), size)]

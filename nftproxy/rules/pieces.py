@@ -37,7 +37,7 @@ PIECE = 56 * 1024
 transaction takes 2.0 s, and 180 MB of memory."""
 
 DECLARATIONS = 8
-"""How many times as long a piece of declarations is.  libnftables executes it, and reads all chains before.
+"""A piece of declarations is this many times `PIECE`, as libnftables executes it and reads all chains first.
 
 In one piece the declarations of 5,500 affinity timeouts (5.7 MB) take 4.8 s and 150 MiB.  In such pieces the longest
 takes 1.2 s, and all together 14 MiB."""

@@ -238,7 +238,7 @@ def test_a_bad_configuration_is_told_in_full(web: Path, command: str) -> None:
 
 
 def test_an_unknown_field_of_a_configuration_is_a_warning(web: Path) -> None:
-    """A field that this version does not know is told, and no more."""
+    """An unknown field is a warning, and the configuration is used."""
     file, done = configured("render", web, f"{CONFIG}nextGeneration: true\n")
     assert done.status == 0
     assert done.err == f"warning: NFT104: {file}: KubeProxyConfiguration: nextGeneration: unknown field\n"

@@ -125,7 +125,7 @@ def another_port(given: Service) -> list[Service]:
 
 
 def with_stray(given: Service) -> list[Service]:
-    """The Service, and one without endpoints at another port of its external address."""
+    """The Service, and a Service without endpoints at another port of its external address."""
     return [given, service("shop/stray", cluster_ips=["10.96.0.99"], ports=["9999"], external_ips=given.external_ips)]
 
 

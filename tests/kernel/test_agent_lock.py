@@ -61,7 +61,7 @@ def test_a_process_that_is_killed_gives_it_back() -> None:
 
 
 def test_only_the_right_to_change_rules_can_hold_it() -> None:
-    """A user without CAP_NET_ADMIN can't take the lock, nor any name on which agents wait, and is told why."""
+    """A user without CAP_NET_ADMIN can take neither the lock nor a name on which agents wait, and gets the reason."""
     code = (
         "from nftproxy.kernel.agent_lock import AgentLock\n"
         "from nftproxy.model.errors import Unavailable\n"

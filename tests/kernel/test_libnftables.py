@@ -225,7 +225,7 @@ def test_a_long_statement_is_cut() -> None:
 
 
 def test_more_complaints_are_counted(kernel: Kernel) -> None:
-    """Of many complaints the first is told, and how many more there are."""
+    """An error has the first of many complaints, and the number of the others."""
     delete = "delete element ip nftproxy cluster-ips { 10.9.9.9 }\n"
     with pytest.raises(Refused, match=r"No such file or directory \(and 4 more\)"):
         kernel.apply(Transaction(delete * 5))
@@ -534,7 +534,7 @@ async def test_the_event_loop_runs_meanwhile() -> None:
 
 
 def test_the_version_is_a_number() -> None:
-    """The library's version is told, for messages."""
+    """The library's version is known, for messages."""
     assert re.fullmatch(r"\d+\.\d+(\.\d+)?", Kernel().version())
 
 

@@ -48,7 +48,7 @@ def test_a_canary_asks_for_no_sysctl() -> None:
     [(32768, 131072, 2, 131072), (32768, 131072, 4, 131072), (32768, 131072, 64, 2097152), (1000, 0, 3, 3000)],
 )
 def test_room_grows_with_the_cores(per_core: int, least: int, cores: int, most: int) -> None:
-    """There is room for so many entries per core, and never for fewer than the minimum."""
+    """Connection tracking gets `maxPerCore` entries for each core, and at least `min`."""
     assert asked(Conntrack(max_per_core=per_core, min=least), cores)["max"] == most
 
 

@@ -50,7 +50,7 @@ def test_a_socket_with_a_listener_stays(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", ["file", "directory", "link"])
 def test_a_file_that_is_no_socket_stays(tmp_path: Path, kind: str) -> None:
-    """Anything else in its place is left alone, be it a link to a socket."""
+    """Any other file at the path is left alone, also a link to a socket."""
     path = tmp_path / "sock"
     if kind == "file":
         path.write_text("precious")

@@ -56,7 +56,7 @@ async def test_a_call_that_is_over_soon_takes_no_turn_of_the_loop(worker: Worker
 
 
 async def test_a_call_holds_the_loop_up_for_no_longer_than_it_may(worker: Worker) -> None:
-    """A call that takes longer than it may hold the loop up is waited for while everything else has its turns."""
+    """A call that takes longer than it may block the loop is awaited while other tasks run."""
     released = threading.Event()
     asyncio.get_running_loop().call_soon(released.set)  # would never be reached if the call held the loop
     assert await worker.run(released.wait, 30, hold_up=0.01) is True

@@ -23,7 +23,7 @@ from tests.support.factories import key, networks, pipeline, service, slice_of
 
 
 def counted(budget: Budget, name: str, elements: int, created: int = 0) -> None:
-    """Count a Service as so many elements."""
+    """Count a Service with this number of elements."""
     budget.put(service(name, created=created), elements)
 
 
@@ -313,7 +313,7 @@ def test_endpoints_on_a_single_node_count_twice() -> None:
 
 
 def crowd(namespace: str, count: int, endpoints: int, second: int) -> Iterator[Service | EndpointSlice]:
-    """Services of a namespace, the later the younger, each with so many endpoints."""
+    """Services of a namespace, each younger than the one before, with `endpoints` endpoints each."""
     for number in range(count):
         name = f"{namespace}/s{number}"
         yield service(name, cluster_ips=[f"10.{second}.0.{number}"], created=number)

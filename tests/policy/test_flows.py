@@ -151,7 +151,7 @@ def test_every_address_of_a_udp_port_is_a_front() -> None:
     ids=["primary", "a range", "every address", "another family's"],
 )
 def test_a_node_port_has_a_front_on_each_address_that_serves_it(cidrs: list[str] | None, addresses: set[str]) -> None:
-    """A node port has a front on each address that nodePortAddresses selects, be it every local address."""
+    """A node port has a front on each address that nodePortAddresses selects, even if that is every local address."""
     own = host_addresses("192.168.0.2", "10.9.9.9", "198.51.100.1", "fd00:c0a8::2")
     made = pipeline(service("kube/dns", ports=["dns:53:30053/udp"]), own, node_port_addresses=cidrs)
     assert {front.address for front in fronts_of(made)} == {VIP, *addresses}

@@ -253,6 +253,6 @@ def test_every_port_of_every_service_counts() -> None:
 
 
 def test_a_service_lacks_nothing_in_a_family_that_it_does_not_serve() -> None:
-    """Endpoints of a family without a ClusterIP count for nobody."""
+    """Endpoints of a family without a ClusterIP don't count for any family."""
     state = state_of(service(internal_policy="Local"), slice_of(endpoints=["fd00:1:0:1::4@node-b"]))
     assert without_local_endpoints(state, IPV6) == {"internal": 0, "external": 0}

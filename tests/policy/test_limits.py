@@ -21,13 +21,13 @@ OTHER = service("shop/other", cluster_ips=["10.96.0.20"])
 
 
 def wide(ports: int, addresses: int = 0, **tweaks: Any) -> Service:
-    """A Service of so many ports, and external IPs beside its ClusterIP."""
+    """A Service with `ports` ports and `addresses` external IPs."""
     ips = [f"203.{each // 250}.{each % 250}.9" for each in range(addresses)]
     return service(ports=[f"p{each}:{each + 1}" for each in range(ports)], external_ips=ips, **tweaks)
 
 
 def deep(ports: int, endpoints: int) -> EndpointSlice:
-    """A slice of so many endpoints with the ports of `wide`."""
+    """A slice of `endpoints` endpoints with the ports of `wide`."""
     pods = [endpoint(f"10.1.{each // 250}.{each % 250 + 1}") for each in range(endpoints)]
     made = slice_of(endpoints=pods)
     own = slice_of(ports=[f"p{each}:8080" for each in range(ports)]).ports

@@ -94,7 +94,7 @@ def test_dropping_a_list_is_deleting_its_elements() -> None:
 
 
 def _denying(number: int, ranges: int = 50) -> list[Service | EndpointSlice]:
-    """A Service that denies so many ranges."""
+    """A Service that denies `ranges` ranges."""
     name = f"shop/s{number}"
     denied = ",".join(f"198.51.{2 * index}.0/24" for index in range(ranges))
     asked = {"denied-source-ranges": denied}

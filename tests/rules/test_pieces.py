@@ -25,14 +25,14 @@ FRONTS = ("services", "fronts", "masqueraded", "local-policy", "affinity", "guar
 
 
 def web(ports: int, **tweaks: Any) -> Put:
-    """A Service of both families with so many ports, and an external IP."""
+    """A Service of both families with `ports` ports and an external IP."""
     tweaks = {"external_ips": ["203.0.113.9"]} | tweaks
     numbers = [f"p{each}:{each + 1}" for each in range(ports)]
     return Put(service("shop/web", cluster_ips=["10.96.0.10", "fd00:96::10"], ports=numbers, **tweaks))
 
 
 def pods(count: int, ports: int, first: int = 1) -> list[Event]:
-    """So many endpoints in each family."""
+    """This number of endpoints in each family."""
     numbers = [f"p{each}:8080" for each in range(ports)]
     four = [f"10.1.{each // 250}.{each % 250 + 1}@node-a" for each in range(first, first + count)]
     six = [f"fd00:1::{each:x}@node-a" for each in range(first, first + count)]

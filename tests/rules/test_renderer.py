@@ -410,7 +410,7 @@ def test_a_shared_element_belongs_to_something_that_is_declared_with_it(name: st
 
 
 def test_what_is_shared_is_declared_once() -> None:
-    """Several algorithms for one list declare each shared container once in a block."""
+    """Algorithms that share a list declare each shared container once in a block."""
     declared = renderer().port(
         structs.replace(PORT, lists=(LIST, STICKY), draws=(DRAW, structs.replace(DRAW, count=3))), TABLE
     )

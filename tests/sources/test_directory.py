@@ -166,7 +166,7 @@ async def test_an_object_in_two_files_is_reported_once(directory: Path, caplog: 
 
 @pytest.mark.parametrize("mode", ["w", "r+"], ids=["truncated first", "over the old contents"])
 async def test_half_a_file_is_not_read(directory: Path, mode: str) -> None:
-    """A writer that pauses in the middle, where the half is valid YAML, is waited for until it closes the file."""
+    """If a writer pauses in the middle, the file is read only once it is closed, though its half is valid YAML."""
     text = manifest("c", "d")
     async with following(directory) as follower:
         with (directory / "web.yaml").open(mode) as file:
@@ -193,7 +193,7 @@ async def test_half_a_file_of_another_process_is_not_read(directory: Path, name:
 
 @pytest.mark.parametrize("name", ["web.yaml", "web2.yaml"])
 async def test_an_empty_file_that_is_open_is_not_read(directory: Path, name: str) -> None:
-    """A writer that thinks before its first byte is waited for, be the file new or truncated."""
+    """A new or truncated file that a writer holds open is read only once the writer closes it."""
     async with following(directory) as follower:
         with (directory / name).open("w") as file:
             await follower.silence()

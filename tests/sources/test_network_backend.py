@@ -139,7 +139,7 @@ async def test_an_event_of_a_watch_costs_fewer_calls_than_by_anyio() -> None:
 
 
 async def calls_of_chunks(client: httpx.AsyncClient, count: int = 20) -> int:
-    """Return the Python calls while a client reads so many chunks, and the server sends them."""
+    """Return the Python calls while the server sends `count` chunks and a client reads them."""
     calls = [0]
 
     def note(_frame: object, event: str, _: object) -> None:

@@ -225,7 +225,7 @@ def test_a_plugin_that_writes_without_end_is_killed(stream: str) -> None:
 
 
 def test_a_hanging_plugin_ends_with_the_event_loop(tmp_path: Path) -> None:
-    """When the event loop ends, nobody waits for the program, and nothing is left of it."""
+    """When the event loop ends, the program is killed with its children, without waiting."""
     pid = tmp_path / "pid"
 
     async def ask() -> None:

@@ -50,7 +50,7 @@ def test_a_device_without_end() -> None:
 
 
 def test_a_pipe(tmp_path: Path) -> None:
-    """A pipe is read whole where it may be waited for, and else it is no file: nobody might ever write to it."""
+    """A pipe is read whole if the caller may wait.  Otherwise it is refused, as it might never get a writer."""
     path = tmp_path / "pipe"
     os.mkfifo(path)
     with pytest.raises(OSError, match="is not a regular file"):

@@ -134,7 +134,7 @@ class Churn(Generic[W]):
             probes: endless.
             connections: how many at least.
             at_once: how many between two looks at the clock.
-            transactions: go on until so many have happened, however slow a busy machine makes them.
+            transactions: go on until this number has happened, however long a busy machine takes.
         """
         tries: list[Try] = []
         while len(tries) < connections or self.count < transactions:

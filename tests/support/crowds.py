@@ -24,7 +24,7 @@ def pod(number: int) -> Endpoint:
 
 
 def slices_of(count: int, per_slice: int = 50, name: str = "shop/web") -> list[EndpointSlice]:
-    """EndpointSlices with so many endpoints in all."""
+    """EndpointSlices with `count` endpoints in all."""
     starts = range(0, count, per_slice)
     return [
         slice_of(name, map(pod, range(start, min(start + per_slice, count))), suffix=str(start)) for start in starts

@@ -54,7 +54,7 @@ def as_known(world: World) -> World:
 
 
 def some_questions(world: World, start: int, most: int) -> list[Probe]:
-    """At most so many of the connections worth trying, from all over the list.
+    """At most `most` of the connections worth trying, from all over the list.
 
     Another `start` gives other connections.
     """

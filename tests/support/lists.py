@@ -8,7 +8,7 @@ from nftproxy.model.events import Event
 
 
 def receive_list(reflector: Reflector, body: bytes, now: float = 0.0, piece: int = ENOUGH) -> list[Event]:
-    """The events of a reflector when a page comes in pieces of so many bytes."""
+    """The events of a reflector when a page comes in pieces of `piece` bytes."""
     for start in range(0, len(body), piece):
         reflector.receive_list_data(body[start : start + piece], now)
         if not reflector.is_open:

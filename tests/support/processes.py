@@ -129,7 +129,7 @@ class AgentProcess:
 
     @contextmanager
     def logging(self, text: str, times: int = 1) -> Iterator[None]:
-        """Wait at the end of the context until the log has a text so many times more often than at its begin."""
+        """At the end of the context wait until the log has the text `times` more times than at its beginning."""
         before = self.log().count(text)
         yield
         wait_until(lambda: self.log().count(text) >= before + times, self.log)

@@ -114,7 +114,7 @@ class Prometheus(KilledAtEnd):
         """Wait for something to be so.
 
         Raises:
-            AssertionError: it isn't, after so many seconds.
+            AssertionError: it isn't, after `patience` seconds.
         """
         wait_until(condition, lambda: f"not so: {what}; {self.alerts()}\n{self._log()}", patience=patience, pause=0.1)
 

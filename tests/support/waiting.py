@@ -27,7 +27,7 @@ def wait_until(
         pause: seconds between two looks.
 
     Raises:
-        AssertionError: it isn't true after so many seconds.
+        AssertionError: it isn't true after `patience` seconds.
     """
     end = time.monotonic() + patience
     while not condition():

@@ -351,7 +351,7 @@ def test_a_verdict_counts_features() -> None:
 
 
 def test_an_account_is_told_in_words() -> None:
-    """Lost connections are told among all, and kept ones that ended if there are any."""
+    """A summary has the lost connections of all, and the long connections that ended if there are any."""
     tries = (Try(1.0, 0.1, True, ""), Try(1.1, 0.1, True, "ECONNRESET"), Try(1.2, 0.1, False, ""))
     account = Account("a", (Step("one", 1.0, 2.0),), tries)
     assert fate([account]) == "1 of 2 connections lost (1 ECONNRESET)"

@@ -117,7 +117,7 @@ class Broken:
 
 
 def test_nobody_waits_for_a_client_that_has_ended() -> None:
-    """The error of a client's thread ends the wait for its tries, and is raised."""
+    """An error of a client's thread ends the wait for its tries, and is raised."""
     with pytest.raises(ValueError, match="broken"), asking([Broken()], 0) as clients:
         await_tries(clients, 2)
 

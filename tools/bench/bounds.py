@@ -69,13 +69,13 @@ def hosts(count: int, start: str = "172.16") -> Iterator[str]:
 
 
 def fronts(ports: int, addresses: int) -> Objects:
-    """A Service of some ports at so many external addresses and a ClusterIP."""
+    """A Service with `ports` ports, at `addresses` external addresses and a ClusterIP."""
     numbers = [f"p{number}:{number}" for number in range(1, ports + 1)]
     return (service("evil/one", cluster_ips=["10.97.0.1"], ports=numbers, external_ips=hosts(addresses - 1)),)
 
 
 def rows(ports: int, endpoints: int) -> Objects:
-    """A Service of some ports, each with so many endpoints."""
+    """A Service with `ports` ports, each with `endpoints` endpoints."""
     numbers = [f"p{number}:{number}" for number in range(1, ports + 1)]
     pods = list(hosts(endpoints))
     slices = [
@@ -86,7 +86,7 @@ def rows(ports: int, endpoints: int) -> Objects:
 
 
 def ranges(ports: int, count: int) -> Objects:
-    """A load balancer of some ports with so many source ranges."""
+    """A load balancer with `ports` ports and `count` source ranges."""
     numbers = [f"p{number}:{number}" for number in range(1, ports + 1)]
     made = service(
         "evil/one",
@@ -150,7 +150,7 @@ sys.stdin.read()
 
 
 async def measure_crowd(count: int) -> str:
-    """Let so many clients connect to the health port and say nothing.  Returns a row of the second table."""
+    """Let `count` clients connect to the health port and send nothing.  Returns a row of the second table."""
     made = pipeline(healthz_bind_address=f"127.0.0.1:{HEALTHZ_PORT}", metrics_bind_address="127.0.0.1:0")
     reporter = SyncReporter(Health(30.0), Metrics())
     async with Listeners(made.settings.config, reporter, lambda _: None):

@@ -138,7 +138,7 @@ def measure(rig: Rig, figures: Figures) -> None:
 
 
 def measure_rounds(rig: Rig, figures: Figures, count: int) -> None:
-    """Make so many changes of each kind, and note the figures of each kind and of all writes of EndpointSlices."""
+    """Make `count` changes of each kind, and note the figures of each kind and of all writes of EndpointSlices."""
     services = rig.size.services
     samples = []
     with rig.listener() as listener:

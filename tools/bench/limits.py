@@ -97,7 +97,7 @@ def hosts(first: str, count: int) -> list[str]:
 def demand(
     number: int, ports: int, pods: int, external: int = 0, annotations: dict[str, str] | None = None, **spec: Any
 ) -> Demand:
-    """A Service of so many ports, endpoints on the measured node, and external IPs."""
+    """A Service with these numbers of ports, endpoints on the measured node, and external IPs."""
     name, vips = f"s{number}", spec.pop("vips", [f"10.100.0.{number + 1}"])
     spec["externalIPs"] = [f"198.{18 + number}.{each >> 8}.{each & 255}" for each in range(external)]
     names = [f"p{each}" for each in range(ports)]
@@ -132,7 +132,7 @@ def _pods(number: int, count: int, is_dual: bool) -> dict[str, list[str]]:
 
 
 def many(make: Callable[[int], Demand], count: int = PARTS + MORE) -> Iterator[Demand]:
-    """So many hostile Services."""
+    """A number of hostile Services."""
     return map(make, range(count))
 
 
@@ -243,7 +243,7 @@ class Victim:
 
 
 def _has(kernel: socket.socket, rows: int) -> bool:
-    """Whether all Services of UDP, which is the other tenant's, have so many rows."""
+    """Whether the kernel has `rows` rows of UDP, which only the other tenant's Service has."""
     declared = nft_queries.declaration_of(kernel, Family.IPV4, "udp-endpoints")
     return declared is not None and int.from_bytes(declared[nft.SET_COUNT]) == rows
 

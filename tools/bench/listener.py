@@ -70,7 +70,7 @@ class Listener:
             That commit, after the commits that came before it and since the last look.
 
         Raises:
-            TimeoutError: there is none in so many seconds.
+            TimeoutError: there is none within `timeout` seconds.
         """
         passed: list[Commit] = []
         deadline = time.monotonic() + timeout

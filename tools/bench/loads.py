@@ -90,7 +90,7 @@ class Written(NamedTuple):
 
 
 def _write_many(rig: Rig, count: int, rate: float) -> list[Written]:
-    """Replace an endpoint of each Service in turn, so many in a second."""
+    """Replace an endpoint of each Service in turn, `rate` each second."""
     newcomers = [rig.fresh_pod() for _ in range(count)]
     services = (number % rig.size.services for number in range(count))
     made = [changes.replacement(rig.size, *each) for each in zip(services, newcomers, strict=True)]
@@ -98,7 +98,7 @@ def _write_many(rig: Rig, count: int, rate: float) -> list[Written]:
 
 
 def _write(rig: Rig, made: Iterable[tuple[Change, Pod]], rate: float) -> list[Written]:
-    """Write changes, so many in a second, each of which brings a pod that no Service has had."""
+    """Write `rate` changes each second, each of which brings a pod that no Service has had."""
     written = []
     began = time.monotonic()
     for number, (change, newcomer) in enumerate(made):
@@ -158,7 +158,7 @@ def _rolled(rig: Rig) -> Iterator[tuple[Change, Pod]]:
 
 
 def measure_sustained(rig: Rig, figures: Figures, seconds: int = 60, rate: int = 200) -> None:
-    """So many changes in each second, for so many seconds."""
+    """Measure `rate` changes each second, for `seconds` seconds."""
     with rig.listener() as listener:
         before, began = rig.agent.cpu, time.monotonic()
         written = _write_many(rig, rate * seconds, rate)

@@ -46,7 +46,7 @@ def share(algorithm: Algorithm, endpoint: int) -> str:
 
 
 def moved(algorithm: Algorithm, endpoints: int) -> str:
-    """The name of the part of clients that move to another endpoint when the first of so many goes."""
+    """The name of the figure for clients that move when the first of `endpoints` endpoints goes."""
     return f"steering/{algorithm.value}/moved/{endpoints}"
 
 
@@ -64,7 +64,7 @@ def _pod(number: int) -> str:
 
 
 def _ends(lab: Lab, count: int) -> list[str]:
-    """The endpoint that a connection of each of so many clients reaches."""
+    """The endpoint that a connection reaches, for each of `count` clients."""
     clients = [f"10.1.{10 + number // 250}.{number % 250 + 1}" for number in range(count)]
     found = lab.connect_many([Probe(Origin.REMOTE_POD, IP.vip, 80, source=client) for client in clients])
     return [each.endpoint.ip if each.endpoint else "" for each in found]

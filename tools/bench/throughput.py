@@ -60,7 +60,7 @@ def measure(given: list[Flow], turns: int, seconds: int) -> list[Found]:
 
 
 def transfer(flow: Flow, hop: Hop, seconds: int) -> float:
-    """Send data to the flow's place for so many seconds, and return the bits a second that arrived."""
+    """Send data to the flow's place for `seconds` seconds, and return the bits that arrived each second."""
     address, port = flow.place
     to = ["--client", address, "--port", str(port), "--time", str(seconds), "--json"]
     serve = ["iperf3", "--server", "--one-off", "--forceflush", "--port", str(flow.kind.direct[1])]

@@ -121,7 +121,7 @@ class ChaosAgent(Bench):
         return Path(f"/proc/{self.process_id}/root{self._disk}/filling")
 
     def limit_files(self, more: int) -> tuple[int, int]:
-        """Let the agent open only so many more files than it has.  Returns the limits that it had."""
+        """Let the agent open at most `more` files beside those that it has.  Returns the limits that it had."""
         count = len(list(Path(f"/proc/{self.process_id}/fd").iterdir()))
         limits = resource.prlimit(self.process_id, resource.RLIMIT_NOFILE)
         resource.prlimit(self.process_id, resource.RLIMIT_NOFILE, (count + more, limits[1]))

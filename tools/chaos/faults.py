@@ -439,7 +439,7 @@ TENANTS_PORTS, TENANTS_PODS, TENANTS_RANGES = 20, 400, 500
 
 
 def tenants_objects(number: int) -> list[Manifest]:
-    """The hostile tenant's objects after so many changes: other ports, another algorithm, other ranges."""
+    """The hostile tenant's objects after its change of this number: other ports, another algorithm, other ranges."""
     names = [{"name": f"p{port}", "port": port} for port in range(1, TENANTS_PORTS + 1)]
     offered = [{"name": f"p{port}", "port": 8000 + port + number % 2} for port in range(1, TENANTS_PORTS + 1)]
     pods = (f"10.1.{2 + each // 200}.{1 + each % 200}" for each in range(TENANTS_PODS))

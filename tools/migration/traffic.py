@@ -121,7 +121,7 @@ def asking(fronts: Sequence[Talker], kept: int) -> Iterator[list[Client]]:
 
 
 def await_tries(clients: Sequence[Client], number: int) -> None:
-    """Wait until each client has made so many more tries.
+    """Wait until each client has made `number` more tries.
 
     Raises:
         RuntimeError: a client's thread has ended, by an error that `asking` raises at its end.

@@ -23,7 +23,7 @@ OLDEST = MACHINES[0]
 QUICK = f"{SUBJECTS['packets, in short'].command} -k 'not Interface'"
 """A minute of packets."""
 MINUTES = 60.0
-"""For a subject: ten times what the longest takes on a processor that is not emulated."""
+"""Minutes for a subject: ten times the longest subject's time on a processor that is not emulated."""
 
 
 @click.command()

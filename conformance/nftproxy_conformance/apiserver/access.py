@@ -77,7 +77,7 @@ class Access:
         return self.token
 
     def expire(self, *, after: float = 0.0) -> None:
-        """Let every token expire, the newest too, after so many seconds."""
+        """Let every token expire `after` seconds from now, the newest too."""
         self._until = dict.fromkeys(self._until, time.monotonic() + after)
 
     def user(self, authorization: str, certificate_name: str) -> str:

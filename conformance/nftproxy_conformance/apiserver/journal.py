@@ -112,7 +112,7 @@ class Journal:
         """Wait until a condition on requests is true.
 
         Raises:
-            TimeoutError: it isn't true after so many seconds.
+            TimeoutError: it isn't true after `timeout` seconds.
         """
         deadline = time.monotonic() + timeout
         while True:

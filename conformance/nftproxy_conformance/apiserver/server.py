@@ -178,7 +178,7 @@ class ApiServer:
         self._listener.call(lambda: self._files.write(self.token))
 
     def expire_token(self, *, after: float = 0.0) -> None:
-        """Refuse every token there is after so many seconds."""
+        """Refuse every existing token `after` seconds from now."""
         self._listener.call(lambda: self._access.expire(after=after))
 
     def write_kubeconfig(
@@ -270,15 +270,15 @@ class ApiServer:
         """Wait until a condition on requests or watches is true.  It is checked at each progress of a request.
 
         Raises:
-            TimeoutError: it isn't true after so many seconds.
+            TimeoutError: it isn't true after `timeout` seconds.
         """
         self._journal.wait_until(condition, timeout)
 
     def wait_for_requests(self, count: int, *, timeout: float = PATIENCE, **wanted: str | int) -> list[Request]:
-        """Wait until so many requests with these values have come, and return them."""
+        """Wait until `count` requests with these values have come, and return them."""
         self.wait_until(lambda: len(self.requests(**wanted)) >= count, timeout)
         return self.requests(**wanted)
 
     def wait_for_watches(self, count: int, resource: str = "", *, timeout: float = PATIENCE) -> None:
-        """Wait until exactly so many watches run."""
+        """Wait until exactly `count` watches run."""
         self.wait_until(lambda: self.watches(resource) == count, timeout)

@@ -176,11 +176,11 @@ class Watch:
             self._wake.set()
 
     def _later(self, what: str, seconds: float, do: Callable[[], None]) -> None:
-        """Call `do` so many seconds after the watch began."""
+        """Call `do` when the watch is this number of seconds old."""
         self._timers[what] = asyncio.get_running_loop().call_at(self._began + seconds / self._settings.pace, do)
 
     def _bookmark_later(self, seconds: float) -> None:
-        """Send a bookmark so many seconds after the watch began, and then again and again."""
+        """Send a bookmark when the watch is `seconds` old, and then regularly."""
 
         def bookmark() -> None:
             self._bookmark()

@@ -185,7 +185,7 @@ class Lab:
         self._remembered += coming
 
     def forget(self) -> None:
-        """Flush conntrack, which then keeps all connections of a while."""
+        """Flush conntrack, which otherwise keeps entries of earlier connections for a while."""
         self.node.flush_conntrack()
         self._remembered, self._must_forget = 0, False
 
@@ -203,7 +203,7 @@ class Lab:
 
     @contextmanager
     def unanswered(self) -> Iterator[None]:
-        """Let nobody answer connections meanwhile, with a fast path too."""
+        """Drop all answers to connections while the context lasts, also on the fast path."""
         self._answers = False
         try:
             yield

@@ -66,7 +66,7 @@ _CROWDS = {IPV4: "10.1.{}.{}", IPV6: "fd00:1:0:{:x}::{:x}"}
 
 
 def crowd_of(service: Service, family: Family, count: int) -> EndpointSlice:
-    """So many endpoints of a Service, on this node, another and none by turns."""
+    """This number of endpoints of a Service, in turn on this node, on another node and on none."""
     pods = Endpoints.of(
         Endpoint(
             address=parse_address(_CROWDS[family].format(number % 3, 10 + number // 3)),
@@ -82,7 +82,7 @@ def crowd_of(service: Service, family: Family, count: int) -> EndpointSlice:
 
 @st.composite
 def crowds(draw: st.DrawFn, counts: st.SearchStrategy[int]) -> list[Given]:
-    """A Service with so many endpoints in each of its families, on any nodes."""
+    """A Service with a drawn number of endpoints in each of its families, on any nodes."""
     service, count = draw(services), draw(counts)
     slices_ = [crowd_of(service, family, count) for family in Family if family in map(family_of, service.cluster_ips)]
     return [service, *slices_]

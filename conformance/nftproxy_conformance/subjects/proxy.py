@@ -179,7 +179,7 @@ class Proxy:
         return True
 
     def leave_out(self, world: World) -> None:
-        """Do nothing, as the proxy sees packets."""
+        """Do nothing: the proxy finds silent endpoints itself, by their packets."""
 
     def end_gone(self) -> float:
         """Return the seconds in which the proxy must end connections to endpoints that are gone."""

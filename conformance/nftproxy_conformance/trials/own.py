@@ -133,7 +133,7 @@ def _with_our_interfaces(configuration: Manifest) -> Manifest:
 
 
 def flows(world: World, most: int = MOST) -> list[Probe]:
-    """The connections that are worth trying, at most so many."""
+    """The connections that are worth trying, at most `most`."""
     targets = dict.fromkeys(itertools.chain(_fronts(world), _others(world)))
     sources = _Sources(world)
     found = [

@@ -59,7 +59,7 @@ debt: these would wait for its changes, and be charged for a part of their cost.
 BUSY_ROUND = 2_000
 """Elements of Services of busy namespaces that share a transaction, some 0.05 s if all of them change."""
 TRIFLE = 0.02
-"""Seconds of processor time of a transaction that makes no busy namespace wait: nobody notices it."""
+"""Seconds of processor time.  A shorter transaction makes no busy namespace wait, as nobody would notice it."""
 MOST_LARGE = 1_000
 """Large Services that are remembered.  The earliest are evicted: their next change shows its cost again."""
 

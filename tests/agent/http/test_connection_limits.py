@@ -17,7 +17,7 @@ class Clock:
 
 
 def admitted(rates: ClientRates, address: str, count: int, listener: str = "health") -> int:
-    """How many of so many connections of a client are admitted."""
+    """The number of admitted connections, of `count` that a client opens."""
     return sum(rates.admit(listener, address) for _ in range(count))
 
 

@@ -601,7 +601,7 @@ class Crowd:
         self.closed.append(number)
 
     async def until_closed(self, count: int) -> list[int]:
-        """The numbers of the closed connections, once so many are closed."""
+        """The numbers of the closed connections, once `count` are closed."""
 
         async def many() -> bool:
             return len(self.closed) >= count

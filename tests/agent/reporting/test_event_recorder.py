@@ -65,7 +65,7 @@ def document(occurrence: Occurrence) -> dict[str, Any]:
 
 
 def sent(*tellings: Occurrence, failures: int = 0) -> list[str]:
-    """The notes that are sent, if so many attempts to send fail at first."""
+    """The notes that are sent if the first `failures` attempts fail."""
     notes: list[str] = []
     faults = [Unavailable("not now")] * failures
     come = asyncio.Event()

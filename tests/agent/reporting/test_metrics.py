@@ -472,7 +472,7 @@ CHANGE = Transaction("add element ip nftproxy services { 1, 2 }\nflush chain ip 
 
 
 def commits(made: SyncReporter, clock: Clock, *seconds: float) -> None:
-    """Let transactions take so many seconds each, one after the other."""
+    """Let transactions take these numbers of seconds, one after the other."""
     for each in seconds:
         with made.committing(CHANGE, [IPV4, IPV6]):
             clock.seconds += each

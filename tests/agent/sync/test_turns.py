@@ -191,7 +191,7 @@ def test_a_large_new_service_has_a_transaction_of_its_own() -> None:
 
 
 def busy(*namespaces: str, seconds: float = 2.0) -> Turns:
-    """Turns after small changes of some namespaces, which have cost so many seconds each."""
+    """Turns after small changes of some namespaces, each of which has cost `seconds`."""
     made = turns({})
     for name in namespaces:
         made.choose({key(f"{name}/s{number}"): 0.0 for number in range(20)}, 0.0)

@@ -1,4 +1,4 @@
-"""Everything goes wrong that is asked for, where and as often as it is asked for, and nothing else does."""
+"""Each fault strikes the requests that it names, as often as it says, and no other request."""
 
 from __future__ import annotations
 

@@ -127,7 +127,7 @@ def test_a_closed_port_of_the_node_is_delivery_not_rejection(
 @each_family
 @each_origin
 def test_the_node_answers_pings(lab: Lab, ip: Addresses, origin: Origin) -> None:
-    """The node answers pings to its own addresses and to translated addresses, and others leave it as they came."""
+    """The node answers pings to its own and to translated addresses, and other pings leave it untranslated."""
     assert lab.connect(origin, ip.node, 0, PING) == ANSWERED
     assert lab.connect(origin, ip.vip, 0, PING) == UNTOUCHED
     lab.load(nat(ip, ip.node, of="meta l4proto { icmp, ipv6-icmp }"))
@@ -140,7 +140,7 @@ def test_the_node_answers_pings(lab: Lab, ip: Addresses, origin: Origin) -> None
 @each_origin
 @pytest.mark.parametrize(("verdict", "outcome"), [("reject", PORT_UNREACHABLE), ("drop", DROPPED)])
 def test_a_verdict_on_pings_is_told(lab: Lab, ip: Addresses, origin: Origin, verdict: str, outcome: Outcome) -> None:
-    """A rejected ping is told from a dropped ping."""
+    """The lab distinguishes a rejected ping from a dropped ping."""
     kind = "icmpv6" if ip is IP6 else "icmp"
     lab.load(filtered(ip, "input", verdict, of=f"{kind} type echo-request"))
     assert lab.connect(origin, ip.node, 0, PING) == outcome
@@ -330,7 +330,7 @@ def test_no_route_is_the_nodes_own_refusal() -> None:
 
 
 def test_connections_of_real_programs_are_none_of_the_labs() -> None:
-    """A real first packet, which has options, is told from the lab's."""
+    """The lab distinguishes a real first packet, which has options, from its own."""
     real = bytes.fromhex(
         "4500003cf303400040067c09c0a800020a010104a9a0271106ad7dd600000000a002faf0cbdd0000020405b40402080a1af3177000000000"
         "0103030a"

@@ -92,6 +92,6 @@ def test_a_heavy_endpoint_costs_no_walk_for_each_of_its_rows() -> None:
 
 
 def test_more_endpoints_than_rows() -> None:
-    """If there are more endpoints than rows, as many endpoints as rows have a row."""
+    """If there are more endpoints than rows, each row has an endpoint of its own."""
     count = LARGEST + 10
     assert len(set(table(tuple(map(str, range(count))), (1,) * count, LARGEST))) == LARGEST

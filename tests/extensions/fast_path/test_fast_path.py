@@ -88,7 +88,7 @@ def test_a_kernel_that_knows_beginnings_follows_interfaces(
     ],
 )
 def test_the_table_adds_connections(scope: FastPathScope, rule: str) -> None:
-    """One rule adds connections, of Services or all.  Another rule is another comment, so the table is replaced."""
+    """A single rule adds connections, of Services or all.  Its comment differs, so that a change replaces the table."""
     table = pipeline(fast_path=FastPath(("eth0",), scope)).whole_tables["fast_path"]
     assert table.text.count("flow add") == 1
     assert rule in table.text

@@ -89,7 +89,7 @@ def sweeps(**usable: str) -> Sweeps:
 
 
 def fill(count: int, protocol: bytes = conntrack.UDP) -> None:
-    """Have conntrack hold so many entries to another address, a hundred for each message to the kernel."""
+    """Add `count` entries to another address to conntrack, a hundred for each message to the kernel."""
     server, numbers = conntrack._packed(*end("172.16.0.1 9999")), iter(range(count))
     with open_socket() as kernel:
         while some := list(itertools.islice(numbers, 100)):

@@ -144,7 +144,7 @@ def test_other_zones_are_others(lab: Lab) -> None:
 
 
 def test_what_is_read_is_bounded(lab: Lab) -> None:
-    """Beyond so many ways, connections are only added up."""
+    """Beyond the limit of (address, endpoint) pairs, connections are counted in one sum."""
     cluster = served(lab, IP)
     cluster.connect(Origin.OUTSIDE, IP.vip, times=3)
     cluster.connect(Origin.OUTSIDE, IP.node, 30080, times=3)

@@ -188,7 +188,7 @@ def _entry_count() -> int:
 
 
 def _filled(count: int, protocol: bytes) -> ThreadPoolExecutor:
-    """A network namespace, held by a thread, with so many entries."""
+    """A network namespace, held by a thread, with `count` entries."""
     thread = ThreadPoolExecutor(max_workers=1)
     assert thread.submit(ctypes.CDLL(None).unshare, CLONE_NEWNET).result() == 0
     thread.submit(fill, count, protocol).result()

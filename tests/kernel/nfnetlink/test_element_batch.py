@@ -220,7 +220,7 @@ def reached(name: str, number: int, **tweaks: Any) -> Service:
 
 
 def denying(count: int) -> dict[str, str]:
-    """The annotation that denies so many ranges of IPv4."""
+    """The annotation that denies `count` ranges of IPv4."""
     return {"denied-source-ranges": ",".join(f"198.18.{2 * number}.0/25" for number in range(count))}
 
 

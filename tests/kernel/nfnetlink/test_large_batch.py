@@ -101,7 +101,7 @@ JUMP = "table ip nftproxy { chain base { type nat hook output priority 0; jump c
 
 
 def memory_of_a_load(count: int) -> tuple[int, int]:
-    """Replace a table of so many elements.  Return the growth of this process's peak, and the characters, in bytes."""
+    """Replace a table of `count` elements.  Return the growth of this process's peak, and the characters, in bytes."""
     kernel = Kernel()
     kernel.apply(Transaction(TABLE))
     text = "delete table ip nftproxy\n" + TABLE + command("add", "endpoints", rows(count))

@@ -83,7 +83,7 @@ def test_an_interrupted_answer_is_asked_for_again(monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_machine_without_nftables(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An error of the socket is told in the system's words."""
+    """An error of the socket has the system's message."""
     monkeypatch.setattr(sockets, "NETLINK_NETFILTER", UNKNOWN_PROTOCOL)
     with pytest.raises(Unavailable, match="can't be reached: Protocol not supported"):
         nft_queries.generation()

@@ -12,7 +12,7 @@ from tests.conftest import Run
 
 
 def make(name: str, count: int) -> None:
-    """Make a counter that has met so many packets."""
+    """Make a counter of `count` packets."""
     attributes = named(NAME, name) + attribute(PACKETS, count.to_bytes(8, "big"))
     with open_socket() as kernel:
         kernel.sendto(request(SUBSYSTEM, NEW, ACKNOWLEDGE | CREATE, 0, attributes), (0, 0))

@@ -147,7 +147,7 @@ def test_few_endpoints_are_not_cached() -> None:
 
 
 def test_each_port_has_its_own_entry() -> None:
-    """Entries are told apart by family, Service, and name and protocol of the port."""
+    """Entries differ by family, Service, and name and protocol of the port."""
     cache = ChoiceCache()
     ports = [service_port(text) for text in ("http:80/tcp", "http:80/udp", "dns:80/tcp")]
     many = CROWD._replace(by_port={(port.name, port.protocol): CROWD.slices_of(PORT) for port in ports})

@@ -26,7 +26,7 @@ def place(number: int) -> Place:
 
 
 def places(count: int, seed: int) -> list[Place]:
-    """So many endpoints with addresses from all over a cluster, in their order."""
+    """This number of endpoints, with addresses from all over a cluster, sorted."""
     return sorted(place(number) for number in random.Random(seed).sample(range(1 << 22), count))
 
 

@@ -208,7 +208,7 @@ def test_the_nodes_address_is_the_first_of_the_family() -> None:
 
 
 def test_a_load_balancer_ip_that_is_the_cluster_ip_is_not_restricted() -> None:
-    """A Service's own ClusterIP is never restricted, be it its load balancer IP too."""
+    """A Service's own ClusterIP is never restricted, even if it is also its load balancer IP."""
     made = pipeline(service(load_balancer_ips=["10.96.0.10"], source_ranges=["198.51.100.0/24"]), ONE_LOCAL)
     assert rules(made) == rules(pipeline(service(), ONE_LOCAL))
 

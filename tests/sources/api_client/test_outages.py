@@ -154,7 +154,7 @@ async def test_the_log_is_not_filled_while_nobody_answers(cluster: ApiClient) ->
 
 
 async def test_waits_for_the_server(server: ApiServer, cluster: ApiClient, caplog: pytest.LogCaptureFixture) -> None:
-    """If there is no server yet, it is waited for."""
+    """The agent waits for a server that isn't there yet."""
     server.stop()
     async with following(server, cluster) as seen:
         await seen.until(lambda: "trying again in" in caplog.text)
