@@ -259,7 +259,7 @@ NOT_OUR_WORDS = {
     r"\bset aside\b": "quarantine",
     r"\brefus(?:e|es|ed) (?:connections?|packets?)\b": "reject",
 }
-"""A word has a single meaning: phrases that have another word here, each with that word."""
+"""Phrases that the pages must not use, each with this project's word for it: a thing has a single word."""
 
 
 @by_path

@@ -157,7 +157,7 @@ def test_lines_that_nobody_reads_are_dropped(pipe: tuple[int, int]) -> None:
 
 
 def test_a_line_that_is_cut_ends_its_line(pipe: tuple[int, int]) -> None:
-    """Of a line longer than the pipe has room, the rest is dropped, and the next line begins anew."""
+    """If a line doesn't fit into the pipe, its rest is dropped, and the next line begins anew."""
     handler, log = unblocked(pipe[1])
     log("a" * 9000)
     assert handler.dropped == 1

@@ -36,7 +36,7 @@ MOST_NAMESPACES = 1024
 """Namespaces whose faults are counted at a time."""
 
 MOST_AT_ONCE = 20
-"""Faults that are reported at once.  Of the rest, only the number is reported."""
+"""Faults that are reported at once.  Further faults are only counted."""
 
 NOTE_EVERY = 10.0
 """Least seconds between two reports of how many faults were left out."""

@@ -232,7 +232,7 @@ def _code_of(compiling: Future[dict[str, bytes]]) -> dict[str, bytes]:
 def _execute_again() -> None:
     """Execute this process anew with its command line.
 
-    Of its open files only the agents' lock and the checked content of the configuration file stay.
+    Only two open files stay: the agents' lock and the checked content of the configuration file.
     """
     kept = sorted(int(os.environ[name]) for name in (INHERITED, HANDED_OVER) if name in os.environ)
     for before, after in itertools.pairwise([2, *kept, allowed_files()]):

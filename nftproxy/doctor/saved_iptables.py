@@ -49,7 +49,7 @@ class Table(msgspec.Struct, frozen=True):
 class SavedTables(msgspec.Struct, frozen=True):
     """The tables of a variant of iptables: `tool` is its name, as in iptables-legacy.
 
-    Of legacy iptables it has all tables that can drop packets, else the table filter.
+    Legacy iptables has all tables that can drop packets, the other variant only the table filter.
     """
 
     tool: str

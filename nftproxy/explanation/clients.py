@@ -1,6 +1,6 @@
 """Clients: their addresses and interfaces, and whether the configuration takes them for local sources.
 
-A question names a client, or a kind of source.  Of a kind, only the possible addresses and the interface are known.
+A question names a client, or a kind of source.  Only the possible addresses and the interface of a kind are known.
 """
 
 from __future__ import annotations

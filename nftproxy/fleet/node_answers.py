@@ -50,7 +50,7 @@ class Agreement(NamedTuple, Generic[T]):
 
 
 class Agreements(Generic[K, T]):
-    """Groups nodes by a key of their answers.  Of the answers with a key only the first is kept."""
+    """Groups nodes by a key of their answers.  Only the first answer with a key is kept."""
 
     def __init__(self, key_of: Callable[[T], K]) -> None:
         self._key_of = key_of

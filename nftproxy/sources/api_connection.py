@@ -223,7 +223,7 @@ async def _head(entering: Awaitable[httpx.Response], host: str, seconds: float) 
 
 
 async def bounded_content(response: httpx.Response, most: int, seconds: float) -> bytes:
-    """Return the content of an answer.  Of a longer content, only the beginning is returned, at least `most` bytes.
+    """Return the content of an answer.  If it is longer, only its beginning is returned, at least `most` bytes.
 
     Raises:
         TimeoutError: it takes longer than these seconds.

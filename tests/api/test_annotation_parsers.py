@@ -207,7 +207,7 @@ def test_an_annotation_sets_its_field(row: Row) -> None:
 
 
 def test_problems_name_the_object_and_the_annotation() -> None:
-    """Of a Service and of a slice alike an unknown annotation is a Problem of its own code, and the object is kept."""
+    """An unknown annotation of a Service or a slice is a Problem with its own code, and the object is kept."""
     for given, kind, name in (
         (raw.SERVICE, Service, "Service shop/web"),
         (raw.SLICE, EndpointSlice, "EndpointSlice shop/web-abcde"),

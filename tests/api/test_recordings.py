@@ -168,7 +168,7 @@ WATCHED: dict[str, tuple[list[tuple[type, str]], str]] = {
 
 @pytest.mark.parametrize("exchange", [each for each in LISTS if each.name in LISTED], ids=lambda each: each.name)
 def test_a_recorded_list_is_cut_while_it_comes(exchange: Exchange) -> None:
-    """Of a real list, in Go's form, all items but the last are taken out before its end."""
+    """All items but the last are taken out of a real list, in Go's form, before its end."""
     resource = followed(exchange)
     assert resource is not None
     assert isinstance(exchange.answer, dict)

@@ -672,7 +672,7 @@ def test_attempts_without_an_answer_follow_each_other_soon() -> None:
 
 
 def test_an_attempt_that_took_its_time_was_pause_enough() -> None:
-    """Of an attempt that ended by a time-out, the seconds count that it took: so long has a SYN been under way."""
+    """The seconds of an attempt that timed out count as a pause, since its SYN was on the way for as long."""
     reflector = watching("5")
     for _ in range(10):
         reflector.request(0.0, 0.0)
@@ -1060,7 +1060,7 @@ def test_complaints_are_bounded() -> None:
 
 
 def test_an_object_that_is_written_again_and_again_is_bounded() -> None:
-    """Of a thousand faults of an object in a minute ten are said, and then the number of the rest, and others' are."""
+    """Ten of an object's thousand faults in a minute are logged, then the number of the rest, and others' faults."""
     tracker, said = ProblemTracker(), list[str]()
     for number in range(1000):
         tracker.record(WEB, [problem(f"fault {number}")])

@@ -348,7 +348,7 @@ def test_a_configuration_that_names_no_pods(tmp_path: Path) -> None:
 
 
 def test_a_node_without_the_range_that_is_asked_for(server: ApiServer, kubeconfig: Path, tmp_path: Path) -> None:
-    """With detectLocalMode NodeCIDR, a Node without podCIDRs says nothing about pods, and one with them does."""
+    """With detectLocalMode NodeCIDR, a Node without podCIDRs says nothing about pods, and a Node with them does."""
     (config := tmp_path / "config.yaml").write_text(f"{CONFIG}detectLocalMode: NodeCIDR\n")
     finding = found("--config", config, "--kubeconfig", kubeconfig)["NFT637"]
     assert seen(finding).startswith(f"detectLocalMode: NodeCIDR, in {config}, and the Node node-a has no podCIDRs")

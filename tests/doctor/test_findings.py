@@ -43,7 +43,7 @@ def test_evidence_is_bounded_and_printable() -> None:
 
 
 def test_no_observations_no_findings() -> None:
-    """Where nothing is known nothing is found, by any check."""
+    """No check finds anything without observations."""
     assert [finding for check in CHECKS for finding in check(Observations(node="node-a"))] == []
     assert not diagnose(Observations(node="node-a")).needs_attention
 

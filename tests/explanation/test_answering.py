@@ -561,7 +561,7 @@ def test_near_endpoints_that_policy_local_replaces_are_no_remark() -> None:
 
 
 def test_a_node_that_the_cluster_does_not_have() -> None:
-    """Where the Node is missing, its addresses are unknown, which isn't that it has none."""
+    """If the Node is missing, its addresses are unknown, and the answer doesn't say that it has none."""
     notes = [asked(pipeline(node=each), "node:30080").notes for each in (None, node(internal_ips=()))]
     assert notes == [("the cluster has no Node node-a, so its addresses are unknown",), ("the node has no address",)]
 

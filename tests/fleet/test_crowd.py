@@ -24,7 +24,7 @@ sys.exit(done.returncode)
 
 
 def test_300_nodes(tmp_path: Path) -> None:
-    """300 agents are asked, and one that hangs costs its own row only, in at most 200 MB."""
+    """300 agents are asked in at most 200 MB, and an agent that hangs costs only its own row."""
     with ApiServer(tls=True, authenticate=True) as server:
         cluster = FleetOfAgents(server, tmp_path)
         for number in range(NODES - 3):

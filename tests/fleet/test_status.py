@@ -177,7 +177,7 @@ def test_a_node_that_gives_no_answer_costs_its_row(
 
 
 def test_the_pod_that_is_ready_counts(server: ApiServer, cluster: FleetOfAgents) -> None:
-    """Of two agents' pods on a node, as while one replaces the other, the ready one is asked."""
+    """If a node has two agents' pods, as while one replaces the other, the ready pod is asked."""
     cluster.add("node-a", status_of("node-a"))
     old = agent_pod("node-a", is_ready=False)
     server.put(msgspec.json.decode(msgspec.json.encode(old).replace(b"nftproxy-node-a", b"nftproxy-zzz")))

@@ -57,7 +57,7 @@ def test_a_line_is_shown_in_its_blocks() -> None:
 
 
 def test_a_long_line_is_shown_around_the_place() -> None:
-    """Of a long line that is no list of elements, the part at the place is quoted."""
+    """If a long line isn't a list of elements, only the part at the place is quoted."""
     text = f"add rule ip t c {'ip daddr 192.0.2.1 ' * 100}jump nowhere\n"
     first = text.index("nowhere") + 1
     _, statement = explain(text, PATH, complaint(1, first, first + 6))

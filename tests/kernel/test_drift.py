@@ -56,7 +56,7 @@ def watch(commits: ScriptedCommits) -> TableWatch:
 def test_commits_at_the_same_time_are_told_apart(
     commits: ScriptedCommits, watch: TableWatch, told: tuple[bool, bool], is_intact: bool
 ) -> None:
-    """Of two generations at once, ours is the generation that touches our tables.  If both do, the state is unknown."""
+    """The generation that touches our tables is ours, if two come at once.  If both do, the state is unknown."""
     watch.record_load(Commit(4, 5), Family)
     with watch.committing(1):
         commits.add(6, *told)

@@ -497,7 +497,7 @@ def test_another_program_s_changes_are_noticed(kernel: Kernel) -> None:
 
 
 def test_memory_of_a_large_load_is_given_back() -> None:
-    """Of the memory that a transaction of 60,000 elements takes, less than a quarter stays."""
+    """Less than a quarter of the memory that a transaction of 60,000 elements takes is kept."""
     peak, stays = in_scratch_namespace(memory_around_a_large_load)
     assert peak > 60_000
     assert stays < peak / 4

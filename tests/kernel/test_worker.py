@@ -39,7 +39,7 @@ async def test_a_call_raises_what_it_raises(worker: Worker) -> None:
 
 
 async def test_the_loop_goes_on_during_a_call(worker: Worker) -> None:
-    """While a call waits, everything else on the loop has its turns."""
+    """Other tasks of the loop run while a call waits."""
     released = threading.Event()
     waiting = asyncio.create_task(worker.run(released.wait, 30))
     await asyncio.sleep(0)
@@ -48,7 +48,7 @@ async def test_the_loop_goes_on_during_a_call(worker: Worker) -> None:
 
 
 async def test_a_call_that_is_over_soon_takes_no_turn_of_the_loop(worker: Worker) -> None:
-    """Where a call may hold the loop up and is over before, nothing else has had a turn when its result is there."""
+    """If a call ends within the time for which it may block the loop, no other task runs before its result is there."""
     turns = list[str]()
     asyncio.get_running_loop().call_soon(turns.append, "somebody else's")
     assert await worker.run(int, "7", hold_up=30) == 7

@@ -52,7 +52,7 @@ def denied(made: Claims, place: str, who: ObjectKey) -> str:
     ],
 )
 def test_the_older_service_wins(one: Service, other: Service, winner: ObjectKey) -> None:
-    """Of two claimants of an address and port the older wins, then the lesser namespace and name, and 0 is oldest."""
+    """The older claimant of an address and port wins, then the lesser namespace and name, and 0 is oldest."""
     for order in ((one, other), (other, one)):
         assert claims(*order).winner(claim("10.96.0.10 80/tcp")) == winner
 

@@ -242,7 +242,7 @@ def test_without_local_endpoints(tweaks: dict[str, Any], endpoints: list[str], e
 
 
 def test_every_port_of_every_service_counts() -> None:
-    """Of two Services with two ports each, four Service ports lack a local endpoint."""
+    """Two Services with two ports each lack a local endpoint for four Service ports."""
     names, ports = ("shop/web", "shop/cart"), ["a:80", "b:81"]
     services = [
         service(name, cluster_ips=[f"10.96.0.{number}"], ports=ports, internal_policy="Local")

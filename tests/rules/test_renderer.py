@@ -152,7 +152,7 @@ def test_an_undefined_name_names_the_template_and_the_line() -> None:
 
 
 def test_a_failing_filter_names_the_line_of_the_template() -> None:
-    """Where Python code that the template calls fails, the line is the template's, and not that code's."""
+    """If Python code that a template calls fails, the error has the template's line, not that code's."""
     problem = problem_of(TABLE_TEMPLATE, "table {{ table }} {\n}\n{{ 5 | join }}\n")
     assert (problem.source, problem.field) == ("table.nft.j2", "line 3")
 

@@ -169,7 +169,7 @@ async def test_without_a_file_nothing_changes() -> None:
 
 
 async def test_without_inotify_the_file_is_read_by_the_clock(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where no inotify can be had, a change is noticed when the time has come to read the file."""
+    """Without inotify a change is noticed at the next periodic reading of the file."""
 
     def fail() -> None:
         raise OSError(errno.EMFILE, "Too many open files")

@@ -118,7 +118,7 @@ async def test_a_failure_between_two_listings_ends_nothing(monkeypatch: pytest.M
 
 
 async def test_the_loop_goes_on_while_the_kernel_holds_its_answer_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    """While the kernel doesn't answer, everything else on the loop has its turns."""
+    """Other tasks of the loop run while the kernel doesn't answer."""
     released = threading.Event()
     monkeypatch.setattr(interfaces, "host_addresses", lambda: released.wait(30) and these("192.0.2.1"))
     asyncio.get_running_loop().call_soon(released.set)  # would never be reached if the listing held the loop

@@ -361,7 +361,7 @@ def test_an_account_is_told_in_words() -> None:
 
 
 def test_a_later_run_counts() -> None:
-    """Of a test that ran twice the later result counts, and a test that was not run keeps its earlier result."""
+    """The later result of a test that ran twice counts, and a test that was not run keeps its earlier result."""
     failed, passed, not_run = (SpecResult("Services", "a", state, 1.0, "") for state in (FAILED, PASSED, NOT_RUN))
     assert merged([failed], [passed]) == merged([passed], [not_run]) == [passed]
     assert merged([passed], [failed]) == [failed]

@@ -82,7 +82,7 @@ def test_a_kernel_that_dies_early_is_booted_again(
 
 
 def test_a_missing_package_is_named_in_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where apt can't install what is missing, the program ends with its name."""
+    """If apt can't install a missing package, the program ends with the package's name."""
 
     def fail(command: list[str], **_: object) -> None:
         raise subprocess.CalledProcessError(100, command)

@@ -48,7 +48,7 @@ CREATED, FILLED, DELETED = "Service created", "its EndpointSlice created", "Serv
 KINDS = (REPLACED, REMOVED, ADDED, UNREADY, READY, CREATED, FILLED, DELETED)
 SLICE_WRITES = frozenset({REPLACED, REMOVED, ADDED, UNREADY, READY, FILLED})
 ALL = "EndpointSlice write"
-"""The name of all kinds of changes together that are writes of EndpointSlices."""
+"""The name of the figure for all changes that are writes of EndpointSlices."""
 OTHERS = "all other kinds"
 
 

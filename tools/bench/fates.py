@@ -1,4 +1,4 @@
-"""What becomes of connections when a pod dies or is replaced: `python -m tools.bench.fates`, as root.
+"""Outcomes of connections when a pod dies or is replaced: `python -m tools.bench.fates`, as root.
 
 Three nodes in network namespaces, a real agent, and a Service with two pods, with and without failover.
 

@@ -117,7 +117,7 @@ class ChaosAgent(Bench):
 
     @property
     def _filling(self) -> Path:
-        """The file that takes all room: on a disk that only the agent's own namespace has."""
+        """The file that fills the disk, which only the agent's own namespace has."""
         return Path(f"/proc/{self.process_id}/root{self._disk}/filling")
 
     def limit_files(self, more: int) -> tuple[int, int]:

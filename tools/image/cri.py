@@ -19,7 +19,7 @@ NODE_NAMESPACE, CONTAINER_NAMESPACE, POD_NAMESPACE = 2, 1, 0
 RUNTIME_DEFAULT = 0
 """enum SecurityProfile.ProfileType."""
 EXITED = 2
-"""Of enum ContainerState."""
+"""The value of the enum ContainerState."""
 
 MESSAGES = {
     "Int64Value": "value:int64=1",

@@ -32,7 +32,7 @@ class Balanced(NamedTuple):
     path: str
     uid: str
     port: int
-    """Of the health check on each node."""
+    """The port of the health check on each node."""
     has_affinity: bool
 
 

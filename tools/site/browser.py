@@ -124,7 +124,7 @@ def overflows(site: Path, names: Iterable[str], widths: Iterable[int] = WIDTHS) 
 
 
 def main() -> str | None:
-    """Return what is too wide, or nothing."""
+    """Return a line for each table or picture that is too wide, None if there is none."""
     install(NEEDED)
     found = overflows(SITE, pages(SITE))
     return "\n".join(f"{each.page} at {each.width}: {each.kind} by {each.by}: {each.text!r}" for each in found) or None

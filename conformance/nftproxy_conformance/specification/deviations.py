@@ -171,7 +171,7 @@ def _other_entries(world: World) -> Iterator[World]:
 
 
 def _without_repeats(slices: Sequence[EndpointSlice]) -> Iterator[EndpointSlice]:
-    """Of the entries for an address the last that isn't terminating counts, else the first (pkg/proxy's cache)."""
+    """The last entry for an address that isn't terminating counts, else the first (pkg/proxy's cache)."""
     winners: dict[tuple[object, ...], tuple[int, int]] = {}
     for number, each in enumerate(slices):
         for place, pod in enumerate(each.endpoints):

@@ -193,7 +193,7 @@ def _hidden(front: Front, probe: Probe, seen: Iterable[Outcome]) -> Rule:
 
 
 def _entries(oracle: Oracle, front: Front) -> dict[str, Endpoint]:
-    """The endpoints of a Service by their addresses, usable or not.  Of two entries a ready entry counts."""
+    """The endpoints of a Service by their addresses, usable or not.  A ready entry precedes another entry."""
     slices = (each for each in oracle.world.slices if each.service == front.service.key)
     entries = sorted((pod for each in slices for pod in each.endpoints), key=lambda pod: pod.ready)
     return {pod.address: pod for pod in entries}

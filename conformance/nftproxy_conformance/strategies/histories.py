@@ -93,7 +93,7 @@ def services_with_slices(draw: st.DrawFn) -> list[Given]:
 
 
 def each_once(lists: Iterable[list[Given]]) -> list[Given]:
-    """The objects of all lists.  Of objects with the same identity the last counts."""
+    """The objects of all lists.  The last of several objects with the same identity counts."""
     return list({identity(each): each for objects_ in lists for each in objects_}.values())
 
 

@@ -179,7 +179,7 @@ def _pattern(family: Family) -> re.Pattern[bytes]:
 def _established(family: Family) -> re.Pattern[bytes]:
     """Return a pattern that finds the endpoint, and its port, of an established TCP connection that was translated.
 
-    Of a connection that a flowtable forwards the kernel doesn't tell TCP's state: it was established.
+    The kernel doesn't report TCP's state of a connection that a flowtable forwards: it was established.
 
     The pattern begins with fixed bytes, for which `re` searches in a fraction of the time.  Both tuples have these, but
     only the reply's is right before the status.

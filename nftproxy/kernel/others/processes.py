@@ -17,7 +17,7 @@ class Process(NamedTuple):
     arguments: tuple[str, ...]
 
     def path(self, file: str) -> Path:
-        """A file as the process sees it, from here: its root may be a container's."""
+        """The path here of a file that the process sees: the process may have a container's root."""
         return PROC / str(self.number) / "root" / file.lstrip("/")
 
 

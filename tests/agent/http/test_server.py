@@ -90,8 +90,8 @@ async def test_requests_of_one_connection() -> None:
 
 @on_a_loop
 async def test_a_client_that_opens_too_many_is_refused_the_rest() -> None:
-    """Of a thousand connections of a client that wait at once no more are served than its rate allows, and another
-    client is served behind them.
+    """A client with a thousand waiting connections gets as many served as its rate allows, and another client is
+    served behind them.
     """
 
     class Counted(BoundedConnections):

@@ -142,7 +142,7 @@ def test_a_probe_from_this_machine_waits_for_no_flood(node: Namespace, monkeypat
 
 
 def test_new_clients_share_a_rate_during_a_flood(node: Namespace) -> None:
-    """Of 2,000 connections from as many new addresses most are refused, and a known client behind them is served."""
+    """Most of 2,000 connections from new addresses are refused, and a known client behind them is served."""
     now = 1000.0
     rates = Counting(lambda: now)
 

@@ -51,7 +51,7 @@ def test_exactly_the_bad_members_are_found(case: tuple[int, set[int]]) -> None:
 
 @given(st.integers(2, 100).flatmap(lambda n: st.sets(st.integers(0, n - 1), min_size=2, max_size=2)))
 def test_of_two_incompatible_members_the_later_is_found(pair: set[int]) -> None:
-    """Of two members that don't go together the later is found."""
+    """The search finds the later of two members that conflict."""
     assert Judge(range(100), pair=pair).found() == [max(pair)]
 
 

@@ -131,7 +131,7 @@ def test_a_new_name_is_no_way_around() -> None:
 
 
 def test_costs_go_to_the_large_service() -> None:
-    """Of the Services that shared a large transaction, only the large Services wait."""
+    """Only the large Services wait after a large transaction that Services shared."""
     made = turns()
     made.choose({BIG: 0.0, WEB: 0.0}, 0.0)
     expense = made.charge(COST, 0.0)

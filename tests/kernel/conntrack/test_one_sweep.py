@@ -168,7 +168,7 @@ def test_masqueraded_flows_are_told_by_the_destination_of_their_replies() -> Non
 
 @pytest.mark.parametrize("protocol", Protocol)
 def test_flows_without_an_answer_are_swept_where_it_is_asked(protocol: Protocol) -> None:
-    """Of a front that is swept for unanswered flows, these go, and answered flows and other fronts' stay."""
+    """A sweep for a front's unanswered flows deletes these, and no answered flow or other front's flow."""
     number = conntrack.NUMBERS[protocol]
     front, other, pod = ((conntrack._packed(*end(each))) for each in (FRONT, "10.96.0.11 53", "10.1.0.4 53"))
     clients = [conntrack._packed(*end(f"198.51.100.7 {port}")) for port in range(1, 4)]

@@ -156,7 +156,7 @@ def _open_descriptors() -> int:
 
 
 def test_only_messages_of_our_tables_are_kept() -> None:
-    """Of an answer's messages only those of our tables are kept, in another generation, and those that end it."""
+    """Only an answer's messages about our tables are kept, with another generation, and the messages that end it."""
     ours, theirs = (message(nft.SUBSYSTEM << 8 | nft.NEW_SET, 0, _set(table)) for table in ("nftproxy", "theirs"))
     inet = message(nft.SUBSYSTEM << 8 | nft.NEW_SET, 0, GENERAL.pack(1, 0, 0) + named(nft.OF_TABLE, "nftproxy"))
     end = message(DONE, 0, bytes(4))

@@ -115,7 +115,7 @@ def test_endpoints_that_do_not_answer_bypass_the_cache() -> None:
 
 
 def test_only_what_has_changed_is_judged(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of 1,000 endpoints, in one slice or in two, only removed, new and newly unready endpoints are judged."""
+    """Only removed, new and newly unready endpoints of 1,000, in one slice or in two, are judged."""
     crowd = Crowd(1_000, per_slice=100)
     cache = ChoiceCache()
     before = choose(endpoints_of(crowd.slices), PORT, cache)

@@ -156,7 +156,7 @@ async def test_an_answer_that_never_begins_is_given_up(
 
 @pytest.mark.parametrize("code", [403, 500])
 async def test_a_refusal_without_end_is_cut(server: ApiServer, cluster: ApiClient, code: int) -> None:
-    """Of an answer that says no, as much is read as is shown and no more, however long it is."""
+    """Only the shown part of a denial is read, however long the answer is."""
     server.settings.gzip_threshold = None
     body = b"<html>" + b"x" * (8 * BUFFERS)
     server.faults.add(Fault(Respond(code, body=body), verb="list", resource="services"))
