@@ -37,6 +37,15 @@ settings.register_profile(
 settings.load_profile("patient")
 
 
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out slow tests, unless `-m` or NFTPROXY_TESTS asks for them."""
+    if config.option.markexpr or os.environ.get("NFTPROXY_TESTS"):
+        return
+    slow = [item for item in items if item.get_closest_marker("slow")]
+    config.hook.pytest_deselected(items=slow)
+    items[:] = [item for item in items if not item.get_closest_marker("slow")]
+
+
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Print how many connections were on the fast path."""
     if on_fast_path:

@@ -85,7 +85,11 @@ def commands(block: str) -> list[Command]:
 BLOCKS = [(page, commands(block)) for page in PAGES for block in fenced(page, "console")]
 NAMED = {command.text for _, block in BLOCKS for command in block if command.text.startswith(NOT_RUN_HERE)}
 RUN_HERE = [
-    pytest.param(block, id=f"{page.name}: {block[-1].text.partition(' --')[0]}")
+    pytest.param(
+        block,
+        id=f"{page.name}: {block[-1].text.partition(' --')[0]}",
+        marks=[pytest.mark.slow] * any(command.text.startswith("nftproxy conformance") for command in block),
+    )
     for page, block in BLOCKS
     if NAMED.isdisjoint(command.text for command in block)
 ]

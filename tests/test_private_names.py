@@ -36,9 +36,10 @@ def defined(tree: ast.AST) -> Iterator[str]:
 
 def uses(tree: ast.AST, own: set[str]) -> Iterator[str]:
     """Yield each use of a private name that isn't among our own."""
+    allowed = own | DOCUMENTED
     for node in ast.walk(tree):
         match node:
-            case ast.Attribute(attr=name) if is_private(name) and name not in own | DOCUMENTED:
+            case ast.Attribute(attr=name) if is_private(name) and name not in allowed:
                 yield ast.unparse(node)
             case ast.Import(names=aliases):
                 yield from (each.name for each in aliases if any(map(is_private, each.name.split("."))))

@@ -59,6 +59,7 @@ def noted(tmp_path: Path) -> list[str]:
     return (tmp_path / "notes").read_text().splitlines()
 
 
+@pytest.mark.slow
 def test_the_commands_of_the_readme_lead_to_a_canary(noted: list[str], tmp_path: Path) -> None:
     """The context has the recipe, the API takes the manifests of a canary, and the Service gets its label."""
     assert noted == [

@@ -188,6 +188,7 @@ def longest_wait(noisy: int, until: float = 120.0) -> float:
     return max(wait for (at, _), wait in zip(changes, waits, strict=True) if at > until / 2)
 
 
+@pytest.mark.slow
 def test_a_quiet_tenant_waits_as_long_beside_one_noisy_tenant_as_beside_many(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tenants with many small changes wait for each other, and a quiet tenant waits for a small round at most."""
     monkeypatch.setattr("nftproxy.agent.sync.turns.TOGETHER", 100)

@@ -14,7 +14,7 @@ from nftproxy.kernel.capabilities import probe
 from tests.support.factories import renderer
 from tests.system.fuzz.effort import IS_LONG
 
-pytestmark = pytest.mark.skipif(bool(obstacle()), reason=obstacle())
+pytestmark = [pytest.mark.skipif(bool(obstacle()), reason=obstacle()), pytest.mark.slow]
 
 EXAMPLES = 20 if IS_LONG else 2
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from nftproxy_conformance.specification.oracle import Oracle
 from nftproxy_conformance.specification.world import Place, World
@@ -15,6 +16,8 @@ from nftproxy.model.settings import Capabilities
 from nftproxy.policy.extension import Settings
 from nftproxy.policy.health_checks import health_check_addresses
 from tests.support.factories import pipeline
+
+pytestmark = pytest.mark.slow
 
 
 @quick(200)

@@ -51,6 +51,7 @@ needs_lab = pytest.mark.skipif(bool(obstacle()), reason=obstacle())
 # Files
 
 
+@pytest.mark.slow
 @quick()
 @given(worlds.blind_worlds)
 def test_manifests_say_all_of_a_world(tmp_path_factory: pytest.TempPathFactory, world: World) -> None:
@@ -158,7 +159,13 @@ def lab() -> Iterator[Lab]:
         yield made
 
 
-@pytest.mark.parametrize("name", DAMAGES)
+SLOW = {"pings", "session affinity", "uniform choice"}
+"""The damage that takes many connections to find."""
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(each, marks=pytest.mark.slow) if each in SLOW else each for each in DAMAGES]
+)
 def test_damage_is_found_and_shown(name: str, lab: Lab, tmp_path: Path) -> None:
     """The damaged feature fails, and the files of its counterexample, rendered and tried, show the fault."""
     DAMAGES[name].write_to(tmp_path)
@@ -193,6 +200,7 @@ def shows(difference: Difference, outcomes: list[Outcome]) -> bool:
     return not is_even(outcomes, [each.endpoint for each in expected if each.endpoint])
 
 
+@pytest.mark.slow
 def test_damage_shows_where_it_is_only() -> None:
     """Undamaged features pass."""
     if why := obstacle():
@@ -212,6 +220,7 @@ def test_refusals_are_judged_only_of_endpoints_that_are_reached() -> None:
     assert result.finding.difference.what == NOTHING_REACHED
 
 
+@pytest.mark.slow
 def test_a_silent_endpoint_that_is_not_left_out_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """A proxy that goes on sending clients to a silent endpoint breaks a rule of its own."""
     if why := obstacle():

@@ -11,6 +11,8 @@ from nftproxy_conformance.trials.trial import Trial
 from nftproxy.kernel.capabilities import probe
 from tests.support.factories import renderer
 
+pytestmark = pytest.mark.slow
+
 CLUSTERS = 5
 """For each feature: tools/mutation runs this for each fault in a template, of which it finds three of four."""
 

@@ -7,9 +7,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from nftproxy_conformance.apiserver import ApiServer
 
 from tests.support.fleet import CHECKOUT, FleetOfAgents, hanging, status_of
+
+pytestmark = pytest.mark.slow
 
 NODES = 300
 MOST_MEMORY = 200 * 2**20

@@ -106,6 +106,7 @@ UNSAFE = {
 """Texts of the template lines that are left out."""
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("unsafe", UNSAFE)
 def test_the_trial_finds_losses_where_there_are_any(lab: Lab, unsafe: str) -> None:
@@ -287,6 +288,7 @@ def test_no_connection_gets_past_a_service_while_it_changes(lab: Lab, what: str)
 # ---- full loads ----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_loading_everything_again_disturbs_no_connection(lab: Lab) -> None:
     """While the whole table is flushed and filled again and again, each connection has its right outcome."""
     made = town()
@@ -338,6 +340,7 @@ def crowd(number: int) -> list[Event]:
     return [Put(service(name, cluster_ips=vips[:1], external_ips=vips[1:])), Put(pods)]
 
 
+@pytest.mark.slow
 def test_replacing_a_large_table_loses_connections_in_a_moment_only(lab: Lab) -> None:
     """While a large table is replaced by a table of another shape, nearly all connections have their right outcome.
 

@@ -22,7 +22,7 @@ from tests.support.factories import pipeline, service, slice_of
 from tools.masquerade.client import resent
 from tools.masquerade.scene import serving
 
-pytestmark = pytest.mark.skipif(bool(obstacle()), reason=obstacle())
+pytestmark = [pytest.mark.skipif(bool(obstacle()), reason=obstacle()), pytest.mark.slow]
 
 PORTS = 100  # of each client
 FIRST_PORTS = (20_000, 30_000)  # so that no two clients have a port in common

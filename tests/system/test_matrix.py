@@ -116,6 +116,9 @@ SETUPS: Mapping[str, Mapping[str, Any]] = {
     "masqueradeAll-no-detector": {"masquerade_all": True, "cluster_cidrs": ()},
 }
 
+QUICK = {"ClusterCIDR", "answers-and-closed", "masqueradeAll"}
+"""The configurations that are tried by default."""
+
 
 # ---- the world -----------------------------------------------------------------------------------------------------
 
@@ -313,7 +316,10 @@ def matrix_lab() -> Iterator[Lab]:
         yield lab
 
 
-@pytest.fixture(scope="module", params=SETUPS)
+@pytest.fixture(
+    scope="module",
+    params=[each if each in QUICK else pytest.param(each, marks=pytest.mark.slow) for each in SETUPS],
+)
 def tried(request: pytest.FixtureRequest, matrix_lab: Lab) -> dict[Cell, Tried]:
     """The outcomes of the connections of every cell in a configuration."""
     matrix_lab.reset()

@@ -30,7 +30,7 @@ from tests.support.processes import AgentProcess
 from tests.support.waiting import wait_until
 from tests.system.faults.mortal import DIES_BEFORE
 
-pytestmark = pytest.mark.skipif(bool(obstacle()), reason=obstacle())
+pytestmark = [pytest.mark.skipif(bool(obstacle()), reason=obstacle()), pytest.mark.slow]
 
 
 class OtherShape(OwnVersion):

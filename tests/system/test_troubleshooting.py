@@ -369,6 +369,7 @@ def test_a_pod_that_does_not_answer(scene: Scene) -> None:
     assert re.search(r" 10\.1\.0\.4:8080 +([1-9]\d*) +\1$", scene.answer(ROWS[DEAD].commands), re.MULTILINE)
 
 
+@pytest.mark.slow
 def test_connection_tracking_is_full(scene: Scene) -> None:
     """The doctor names a full connection tracking, which drops a new connection."""
     scene.has(*FINE)
@@ -407,6 +408,7 @@ def test_a_bad_configuration(scene: Scene) -> None:
     eventually(lambda: "NFT105" in scene.ask("/healthz"), False)
 
 
+@pytest.mark.slow
 def test_the_api_server_is_away(scene: Scene) -> None:
     """While the API server is away, status and metrics of the agent say so, and its rules don't follow the cluster."""
     scene.has(*FINE)
@@ -431,6 +433,7 @@ def ending(scene: Scene) -> Iterator[Scene]:
     scene.agent.start()
 
 
+@pytest.mark.slow
 def test_an_agent_that_has_ended(ending: Scene) -> None:
     """Rules that nobody keeps differ from the cluster, and UDP flows to pods that have gone stay."""
     scene = ending
@@ -442,6 +445,7 @@ def test_an_agent_that_has_ended(ending: Scene) -> None:
         scene.find(*each)
 
 
+@pytest.mark.slow
 def test_an_agent_that_can_not_start(ending: Scene) -> None:
     """An agent that may not list everything names the resources that it waits for, and names another proxy that has
     left rules.
@@ -458,6 +462,7 @@ def test_an_agent_that_can_not_start(ending: Scene) -> None:
         scene.find(*each)
 
 
+@pytest.mark.slow
 def test_rules_that_are_gone(ending: Scene) -> None:
     """Where neither rules nor an agent are, the kernel has none of the rules that it must have."""
     scene = ending

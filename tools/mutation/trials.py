@@ -196,7 +196,7 @@ def _prepare(root: Path) -> None:
 
 PYTEST = (
     "-x", "--tb=native", "--assert=plain", "-p", "no:cacheprovider",
-    "--disable-plugin-autoload", "-p", "pytest_timeout",
+    "--disable-plugin-autoload", "-p", "pytest_timeout", "-m", "slow or not slow",
 )  # fmt: skip
 """Options of all runs.  The first failure ends a run, and its report has no readers."""
 

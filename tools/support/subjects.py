@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-PYTEST = "python -m pytest -p no:cacheprovider -o timeout=3600 --tb=short"
-"""A test's own limit is for a machine that hangs, and an emulated processor is ten times slower."""
+PYTEST = "python -m pytest -p no:cacheprovider -o timeout=3600 --tb=short -m 'slow or not slow'"
+"""All tests, slow ones too.  A test's own limit is for a machine that hangs, and an emulated processor is ten times
+slower.
+"""
 OF_PYTEST = r"=+ (\d.*) in [\d.]+s.*"
 
 

@@ -104,6 +104,7 @@ def test_affinity_ends_with_the_endpoint(world: World, ip: Ip) -> None:
     assert choices(world, ip, "ClusterIP") == after
 
 
+@pytest.mark.slow
 def test_affinity_survives_a_restart(world: World) -> None:
     """Clients stay with their endpoints while the agent is stopped and after it has started again."""
     world.put(sticky("ClusterIP"), pods(IP.here, IP.away))

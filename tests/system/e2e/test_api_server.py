@@ -13,7 +13,7 @@ from tests.support.cluster import IP, at
 from tests.system.e2e.agent import World, eventually
 from tests.system.e2e.objects import service, slice_of
 
-pytestmark = pytest.mark.skipif(bool(obstacle()), reason=obstacle())
+pytestmark = [pytest.mark.skipif(bool(obstacle()), reason=obstacle()), pytest.mark.slow]
 
 WATCHES = 4
 """The agent's watches: Services, EndpointSlices, ServiceCIDRs and Nodes."""

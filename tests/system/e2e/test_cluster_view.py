@@ -26,7 +26,7 @@ from tests.system.e2e.objects import node, service_cidr
 from tests.system.e2e.silent_town import Connections, put_service
 from tests.test_docs import DOCS, commands, fenced, pattern
 
-pytestmark = [pytest.mark.skipif(bool(obstacle()), reason=obstacle()), pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.skipif(bool(obstacle()), reason=obstacle()), pytest.mark.timeout(600), pytest.mark.slow]
 
 NODES = ("node-a", "node-b", "node-c")
 PATIENT = ("--timeout", str(PATIENCE))

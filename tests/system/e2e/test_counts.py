@@ -12,7 +12,7 @@ from tests.support.cluster import IP
 from tests.system.e2e.agent import World, eventually
 from tests.system.e2e.objects import service, slice_of
 
-pytestmark = pytest.mark.skipif(bool(obstacle()), reason=obstacle())
+pytestmark = [pytest.mark.skipif(bool(obstacle()), reason=obstacle()), pytest.mark.slow]
 
 SERIES = r'^nftproxy_service_(\w+)_total{namespace="\w+",service="web",.*front="(\w+)"(.*)} (\d+)$'
 

@@ -13,7 +13,7 @@ from tests.system.e2e import silent_town
 from tests.system.e2e.agent import eventually
 from tests.system.e2e.silent_town import PORT, Town, put_service
 
-pytestmark = pytest.mark.skipif(bool(obstacle()), reason=obstacle())
+pytestmark = [pytest.mark.skipif(bool(obstacle()), reason=obstacle()), pytest.mark.slow]
 
 LEAST = {"annotations": {"nftproxy.dev/algorithm": "least-connections"}}
 HELD = 40

@@ -25,6 +25,8 @@ from tests.support.waiting import PATIENCE, wait_until
 from tests.system.e2e.agent import BEACON, Agent, ask_http, eventually
 from tests.system.e2e.objects import Object, node, service, service_cidr, slice_of
 
+pytestmark = pytest.mark.slow
+
 _beacons = itertools.count(1024)
 
 NODES = ("node-a", "node-b", "node-c")

@@ -17,7 +17,7 @@ from tests.system.e2e import silent_town
 from tests.system.e2e.agent import eventually
 from tests.system.e2e.silent_town import NEEDED, PLAIN, SILENT, Connections, Town, failover, put_service
 
-pytestmark = pytest.mark.skipif(bool(obstacle()), reason=obstacle())
+pytestmark = [pytest.mark.skipif(bool(obstacle()), reason=obstacle()), pytest.mark.slow]
 
 
 @pytest.fixture(scope="module")

@@ -28,6 +28,7 @@ from nftproxy.api.resources import resources
 from nftproxy.installed import INSTALLED
 from nftproxy.kernel.capabilities import probe
 from nftproxy.kernel.libnftables import Kernel
+from nftproxy.kernel.nfnetlink.nft_queries import generation
 from nftproxy.model.addresses import Family
 from nftproxy.model.errors import Refused
 from nftproxy.model.events import Listed
@@ -170,6 +171,8 @@ class Bench(AgentProcess):
         self._settings = Settings(load_config(self.config_map.path)[0], probe().capabilities, INSTALLED)
         self._renderer = renderer()
         self._wanted: tuple[int, Held] = (-1, {})
+        self._held: tuple[int, Held] = (-1, {})
+        self._kernel = Kernel()
         self._since = 0.0
 
     def __enter__(self) -> Self:
@@ -207,11 +210,11 @@ class Bench(AgentProcess):
 
     def held(self) -> Held:
         """The elements of the kernel's sets and maps, without elements that lead to chains, as these aren't deleted."""
-        return self.lab.node.call(lambda: {family: _less_entries(Kernel().elements(family)) for family in Family})
+        return self.lab.node.call(lambda: {family: _less_entries(self._kernel.elements(family)) for family in Family})
 
     def has_tables(self) -> bool:
         """Whether there is a table of each family, with all its chains."""
-        installed = self.lab.node.call(lambda: [Kernel().read_back(family) for family in Family])
+        installed = self.lab.node.call(lambda: [self._kernel.read_back(family) for family in Family])
         return all(each is not None and each.has_hooks for each in installed)
 
     def wanted(self) -> Held:
@@ -227,7 +230,7 @@ class Bench(AgentProcess):
             pipeline.ingest(listed)
             self._wanted = (
                 revision,
-                {family: _less_entries(generation.elements()) for family, generation in pipeline.generations.items()},
+                {family: _less_entries(made.elements()) for family, made in pipeline.generations.items()},
             )
         return self._wanted[1]
 
@@ -235,11 +238,17 @@ class Bench(AgentProcess):
         return self.server.objects(kind)
 
     def is_right(self) -> bool:
-        """Whether the kernel holds exactly the wanted elements.  It doesn't if a map vanishes while it is read."""
+        """Whether the kernel holds exactly the wanted elements.  It doesn't if a map vanishes while it is read.
+
+        The elements are read again only after a commit.
+        """
+        now = self.lab.node.call(generation)
         try:
-            return self.held() == self.wanted()
+            if self._held[0] != now:
+                self._held = (now, self.held())
         except Refused:
             return False
+        return self._held[1] == self.wanted()
 
     def is_watching(self) -> bool:
         """Whether each resource has its watch."""

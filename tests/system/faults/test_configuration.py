@@ -16,6 +16,8 @@ from tests.system.faults.bench import Bench, endpoints, pod, service, vip
 from tests.system.faults.test_life import LOADED, start
 from tests.system.packets.manifests import labelled
 
+pytestmark = pytest.mark.slow
+
 ANEW = "the configuration has changed: the agent restarts, and its rules stay in force"
 REJECTED = "nftproxy_configuration_rejected"
 ARGUMENTS = ["--api-server", "https://127.0.0.1:1"]

@@ -7,12 +7,15 @@ import socket
 import time
 from collections.abc import Iterator
 
+import pytest
 from nftproxy_conformance.apiserver import ApiServer
 from nftproxy_conformance.lab import Origin, endpoint
 
 from tests.support.waiting import PATIENCE
 from tests.system.faults.bench import Bench, endpoints, pod, service, vip
 from tests.system.faults.poor import FILES
+
+pytestmark = pytest.mark.slow
 
 AGENT = "tests.system.faults.poor"
 CROWD = 4 * FILES

@@ -15,6 +15,8 @@ from nftproxy.rules.transaction import delete_transaction, join
 from tests.system.faults.bench import Bench, pod, vip
 from tests.system.faults.mortal import DIES_BEFORE, NEVER
 
+pytestmark = pytest.mark.slow
+
 AGENT = "tests.system.faults.mortal"
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from pathlib import Path
 
+import pytest
 import yaml
 from nftproxy_conformance.apiserver import ApiServer
 from nftproxy_conformance.lab import Origin, Outcome, Probe, endpoint
@@ -13,6 +14,8 @@ from nftproxy.kernel.libnftables import Kernel
 from nftproxy.model.addresses import Family
 from tests.support.background import repeating
 from tests.system.faults.bench import PLURALS, Bench, endpoints, pod, service, vip
+
+pytestmark = pytest.mark.slow
 
 LOADED = "loaded the rules"
 """The log line after a load."""

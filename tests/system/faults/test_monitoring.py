@@ -33,7 +33,7 @@ from tests.system.faults.bench import PERMISSIONS, PLURALS, Bench, endpoints, po
 from tests.system.faults.test_health import another_owner
 from tools.monitoring.dashboard import FILE, dashboard_text
 
-pytestmark = pytest.mark.timeout(400)
+pytestmark = [pytest.mark.timeout(400), pytest.mark.slow]
 
 AGENT = "tests.system.faults.hasty"
 FACTOR = 60

@@ -6,9 +6,13 @@ import json
 import subprocess
 import sys
 
+import pytest
+
 from tests.support.processes import CHECKOUT
 from tests.system.faults.bench import Bench
 from tests.system.faults.test_life import LOADED
+
+pytestmark = pytest.mark.slow
 
 AGENT = "tests.system.faults.hasty"
 WAITING = "another nftproxy (process {}) serves this node already: waiting until it has ended"

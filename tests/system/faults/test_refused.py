@@ -13,6 +13,8 @@ from nftproxy_conformance.lab import Origin, endpoint
 from tests.system.faults.bench import Bench, endpoints, pod, service, vip
 from tests.system.packets.manifests import Manifest
 
+pytestmark = pytest.mark.slow
+
 REFUSED = """
 {% for address in cluster_ips if (address | string).startswith("10.96.7.") %}
 add element {{ table }} services { {{ address }} . tcp . 1 : goto nowhere }

@@ -63,6 +63,7 @@ def test_damage_is_repaired_and_counted(quiet: Bench, harm: str) -> None:
     assert harmed == named
 
 
+@pytest.mark.slow
 def test_a_change_at_the_same_time(quiet: Bench, server: ApiServer) -> None:
     """Damage just before or just after a change is repaired, and the change isn't lost."""
     for number in range(5):
@@ -72,6 +73,7 @@ def test_a_change_at_the_same_time(quiet: Bench, server: ApiServer) -> None:
         quiet.wait_until_right()
 
 
+@pytest.mark.slow
 def test_others_tables_are_left_alone(quiet: Bench, server: ApiServer) -> None:
     """While another program commits to its own tables, the agent loads nothing and its changes stay fast."""
     loads = quiet.log().count(LOADED)
@@ -105,6 +107,7 @@ def somebody_busy(bench: Bench) -> AbstractContextManager[object]:
     return repeating(commit, 0.02)
 
 
+@pytest.mark.slow
 def test_a_set_that_was_declared_in_another_way_is_repaired(bench: Bench) -> None:
     """A set declared anew with other flags can't be changed in place and is replaced with the whole table."""
     bench.lab.load(

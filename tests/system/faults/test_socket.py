@@ -29,6 +29,8 @@ from tests.support.waiting import PATIENCE
 from tests.system.faults.bench import PLURALS, Bench, endpoints, pod, service, vip
 from tests.system.packets.manifests import labelled
 
+pytestmark = pytest.mark.slow
+
 LIVE_COMMANDS = [["status"], ["list", "services"], ["list", "affinity"], ["explain", "10.96.0.1:80"]]
 SHORT = 0.3
 """Seconds that a command waits for an agent that this test has stopped."""

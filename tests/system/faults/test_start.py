@@ -18,6 +18,8 @@ from tests.support.newer_nft import DEADLY, delete_table, is_deadly, make_deadly
 from tests.system.faults.bench import PERMISSIONS, Bench, endpoints, pod, service, vip
 from tests.system.faults.test_life import LOADED
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def stopped(bench: Bench) -> Iterator[Bench]:

@@ -6,6 +6,7 @@ import json
 import socket
 from typing import Any
 
+import pytest
 import yaml
 from nftproxy_conformance.apiserver import ApiServer
 
@@ -16,6 +17,8 @@ from nftproxy.netlink.codec import CREATE, named
 from tests.support.newer_nft import IP, number
 from tests.system.faults.bench import PERMISSIONS, Bench, node
 from tests.system.faults.test_life import LOADED
+
+pytestmark = pytest.mark.slow
 
 KEY = "nftproxy.dev/not-ready"
 TAINT = {"key": KEY, "effect": "NoSchedule"}

@@ -10,12 +10,15 @@ import signal
 import subprocess
 import sys
 
+import pytest
 from nftproxy_conformance.apiserver import ApiServer
 from nftproxy_conformance.lab import Origin
 
 from tests.support.processes import CHECKOUT
 from tests.support.waiting import PATIENCE
 from tests.system.faults.bench import Bench, endpoints, pod, service, vip
+
+pytestmark = pytest.mark.slow
 
 
 def test_connections_have_their_services_names(bench: Bench, server: ApiServer) -> None:

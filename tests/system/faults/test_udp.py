@@ -11,6 +11,8 @@ from nftproxy_conformance.lab import PORT_UNREACHABLE, Lab, Origin, Outcome, end
 from tests.system.faults.bench import Bench, endpoints, service, vip
 from tests.system.packets.manifests import Manifest
 
+pytestmark = pytest.mark.slow
+
 DNS = 80
 VIP = vip(DNS)
 CLIENT_PORT = 5353

@@ -38,7 +38,11 @@ from tests.system.fuzz.departures import departures
 from tests.system.fuzz.effort import Tally, by_table, effort
 from tests.system.fuzz.host import Contents, Host, Printed
 
-pytestmark = [pytest.mark.skipif(bool(obstacle()), reason=obstacle()), pytest.mark.usefixtures("small_tables")]
+pytestmark = [
+    pytest.mark.skipif(bool(obstacle()), reason=obstacle()),
+    pytest.mark.usefixtures("small_tables"),
+    pytest.mark.slow,
+]
 
 
 @functools.cache

@@ -38,7 +38,7 @@ from tests.support.command import nftproxy
 from tests.support.factories import service, slice_of, templates
 from tests.system.fuzz.effort import IS_LONG
 
-pytestmark = pytest.mark.skipif(bool(obstacle()), reason=obstacle())
+pytestmark = [pytest.mark.skipif(bool(obstacle()), reason=obstacle()), pytest.mark.slow]
 
 CHECKOUT = Path(__file__).resolve().parents[3]
 CONFIG = dict(EMPTY_CONFIG) | {"mode": "nftables", "clusterCIDR": "10.1.0.0/16,fd00:1::/48"}

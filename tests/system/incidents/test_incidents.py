@@ -10,6 +10,7 @@ import json
 import re
 import shlex
 import statistics
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -45,7 +46,16 @@ def test_the_page_has_the_incidents() -> None:
     assert statistics.median(each.commands for each in INCIDENTS) == 1
 
 
-@pytest.mark.parametrize("incident", INCIDENTS, ids=lambda each: each.symptom)
+def _selection() -> Iterator[object]:
+    """Yield the incidents.  All but the first for each command are slow."""
+    commands = set[str]()
+    for incident in INCIDENTS:
+        marks = [pytest.mark.slow] * (incident.command in commands)
+        commands.add(incident.command)
+        yield pytest.param(incident, id=incident.symptom, marks=marks)
+
+
+@pytest.mark.parametrize("incident", list(_selection()))
 def test_the_command_names_the_cause(bench: Bench, incident: Incident, tmp_path: Path) -> None:
     """The command names the cause, has the exit status of its kind, and says nothing that is false."""
     bench.server.put(*incident.objects)

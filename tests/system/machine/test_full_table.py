@@ -29,6 +29,7 @@ def small() -> Iterator[None]:
     MAXIMUM.write_text(before)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("small")
 def test_doctor_names_a_full_table() -> None:
     """With as many connections as the kernel tracks, new connections fail, kept ones go on, and `doctor` says why."""

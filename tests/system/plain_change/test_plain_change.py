@@ -22,6 +22,8 @@ from tests.support.waiting import wait_until
 from tests.system.faults.bench import PERMISSIONS, Bench, endpoints, furnish
 from tests.system.plain_change.profiled import RECORDS
 
+pytestmark = pytest.mark.slow
+
 HERE = Path(__file__).resolve().parent
 ENTERED = HERE / "entered.txt"
 LIFE_OF_A_CHANGE = HERE.parents[2] / "docs" / "life-of-a-change.md"

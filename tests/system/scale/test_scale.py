@@ -32,6 +32,8 @@ from nftproxy.sources.files import load
 from tests.support import objects
 from tests.support.factories import renderer, service, slice_of
 
+pytestmark = pytest.mark.slow
+
 IS_LONG = os.environ.get("NFTPROXY_TESTS") == "long"
 SERVICES = 10_000 if IS_LONG else 1_000
 ENDPOINTS = 10
