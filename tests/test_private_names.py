@@ -48,6 +48,7 @@ def uses(tree: ast.AST, own: set[str]) -> Iterator[str]:
                 yield from (name for name in names if any(map(is_private, name.split("."))))
 
 
+@pytest.mark.slow  # `make lint` has it
 def test_no_private_name_of_a_library_is_used() -> None:
     """Each private name that is used, in the package, the judge, the tools and the tests, is defined there too."""
     trees = {path: ast.parse(path.read_text()) for each in FOLDERS for path in sorted((TOP / each).rglob("*.py"))}
