@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from nftproxy.extensions.algorithms.placement import most_placed, rows_at_most
@@ -113,7 +113,7 @@ def size(service: Service, slices: Collection[EndpointSlice], crowded: int = 0, 
     Args:
         service: the Service.
         slices: its EndpointSlices.
-        crowded: the sum of `crowd_of` of these.
+        crowded: the sum of `crowd_of` of these, each as often as the slice offers a port of the Service.
         config: the configuration, by which external addresses may have elements of their own, and answer pings.
     """
     options = service.options
@@ -138,7 +138,7 @@ def size(service: Service, slices: Collection[EndpointSlice], crowded: int = 0, 
 
 
 def crowd_of(endpoint_slice: EndpointSlice) -> int:
-    """The elements in `hairpin` for a slice on the node with most of its endpoints, beyond the first for each port.
+    """The elements in `hairpin` for a port of a slice on the node with most of its endpoints, beyond the first.
 
     Pods of a Service are on nodes of their own, as a rule, so the first isn't counted.
     """
@@ -146,7 +146,14 @@ def crowd_of(endpoint_slice: EndpointSlice) -> int:
     if len(nodes) == len(set(nodes)):
         return 0
     most = max(Counter(filter(None, nodes)).values(), default=0)
-    return max(most - 1, 0) * len(endpoint_slice.ports)
+    return max(most - 1, 0)
+
+
+def offered_ports(service: Service, slices: Iterable[EndpointSlice]) -> Iterator[int]:
+    """Yield for each slice how many of its ports the Service has.  Other ports make no rules."""
+    asked = {(port.name, port.protocol) for port in service.ports}
+    for each in slices:
+        yield sum([(port.name, port.protocol) in asked for port in each.ports])
 
 
 def weighs_the_same(old: EndpointSlice, new: EndpointSlice) -> bool:
@@ -184,13 +191,8 @@ def _all_rows(service: Service, slices: Collection[EndpointSlice]) -> int:
     `no-endpoints` instead.
     """
     if service.options is PLAIN and all(each.options is PLAIN_SLICE for each in slices):
-        offered = {(port.name, port.protocol) for port in service.ports}
-        rows = sum(
-            [
-                len(each.endpoints.states) * sum([(port.name, port.protocol) in offered for port in each.ports])
-                for each in slices
-            ]
-        )
+        offered = zip(slices, offered_ports(service, slices), strict=True)
+        rows = sum([len(each.endpoints.states) * count for each, count in offered])
     else:
         weights = [weight_of(each) for each in slices]
         of_zones = max((weight for _, weight in service.options.weights), default=1)

@@ -30,10 +30,13 @@ from nftproxy.model.steps import finish
 from nftproxy.policy.budget import Budget, Shortage
 from nftproxy.policy.choosing.candidates import ServiceEndpoints
 from nftproxy.policy.claims import Claims
-from nftproxy.policy.limits import Exceeded, crowd_of, excess, size, weighs_the_same
+from nftproxy.policy.limits import Exceeded, crowd_of, excess, offered_ports, size, weighs_the_same
+from nftproxy.policy.orphans import Orphans
 
 STEP = 250
 """Objects of a listing that are taken in before other tasks get their turn: some 10 ms."""
+STEP_PACKED = 10
+"""Orphans that are compressed, or restored, before other tasks get their turn: some 10 ms for 1,000 endpoints each."""
 
 
 class Invalidation(msgspec.Struct):
@@ -108,17 +111,20 @@ class ClusterState:
         self.claims = Claims(config)
         self._slices: dict[ObjectKey, EndpointSlice] = {}
         self._crowds: dict[ObjectKey, int] = {}
+        self._orphans = Orphans()
+        self._moved = dict[ObjectKey, None]()
+        """The Services that have come or gone, or that a slice names which doesn't exist: orphans begin or end here."""
         self._slices_of: dict[ObjectKey, dict[ObjectKey, EndpointSlice]] = {}
         self._service_cidrs: dict[str, ServiceCIDR] = {}
 
     def slices_of(self, service: ObjectKey) -> Collection[EndpointSlice]:
-        """The EndpointSlices that belong to a Service."""
+        """The EndpointSlices that belong to a Service that exists."""
         return self._slices_of.get(service, {}).values()
 
     def service_of(self, key: ObjectKey) -> ObjectKey | None:
         """The Service of an EndpointSlice, None if there is no such EndpointSlice."""
         found = self._slices.get(key)
-        return found.service if found else None
+        return found.service if found else self._orphans.service_of(key)
 
     def endpoints_of(self, service: Service, family: Family) -> ServiceEndpoints:
         """The inputs to the choice of a Service's endpoints in a family."""
@@ -130,11 +136,11 @@ class ClusterState:
         return self.users.get(use, ())
 
     def slices(self) -> Collection[EndpointSlice]:
-        """All EndpointSlices."""
+        """All EndpointSlices of Services that exist."""
         return self._slices.values()
 
     def endpoints_at(self, address: Address) -> Iterator[tuple[ObjectKey, Endpoint]]:
-        """Every endpoint with this address, and its Service.  A scan of all, so not to be used while making rules."""
+        """Every endpoint of a Service with this address.  A scan of all, so not to be used while making rules."""
         for each in self._slices.values():
             for endpoint in each.endpoints:
                 if endpoint.address == address:
@@ -166,7 +172,8 @@ class ClusterState:
 
     def expected_size(self, key: ObjectKey, changed: Iterable[Service | EndpointSlice]) -> int:
         """The elements that a Service may come to with new versions of its objects, 0 if it will have no rules."""
-        given, slices = self._given.get(key), dict(self._slices_of.get(key, {}))
+        given, slices = self._given.get(key), {each.key: each for each in self._orphans.outlines(key)}
+        slices |= self._slices_of.get(key, {})
         for each in changed:
             if isinstance(each, Service):
                 given = each
@@ -216,6 +223,8 @@ class ClusterState:
                     yield from self._list(kind, objects, touched)
                     if kind is Service:
                         self.ignored = {each.key: each for each in passed_over}
+        if self._moved:
+            yield from self._move_orphans(touched)
         yield from self._judge_all(touched)
         touched.services |= self.claims.pop_affected()
         return touched
@@ -224,7 +233,8 @@ class ClusterState:
         self, kind: type[ClusterObject], objects: Sequence[ClusterObject], touched: Invalidation
     ) -> Generator[None, None, None]:
         kept = {key_of(new) for new in objects}
-        for key in [key for key in self._store(kind) if key not in kept]:
+        known = [*self._store(kind), *(self._orphans.keys() if kind is EndpointSlice else ())]
+        for key in [key for key in known if key not in kept]:
             self._remove(kind, key, touched)
         for number, new in enumerate(objects, 1):
             self._put(new, touched)
@@ -298,6 +308,21 @@ class ClusterState:
         else:
             self._given[key] = new
         self._unjudged.add(key)
+        self._moved[key] = None
+
+    def _move_orphans(self, touched: Invalidation) -> Generator[None, None, None]:
+        """Restore the slices of Services that have come, and compress the slices of Services that don't exist."""
+        moved, self._moved = self._moved, {}
+        for number, restored in enumerate(self._orphans.pop_of(key for key in moved if key in self._given), 1):
+            self._change_slice(restored.key, restored, touched)
+            if number % STEP_PACKED == 0:
+                yield
+        lone = [each for key in moved if key not in self._given for each in self.slices_of(key)]
+        for number, each in enumerate(lone, 1):
+            self._change_slice(each.key, None, Invalidation())  # whatever took its Service away has touched that
+            self._orphans.add(each)
+            if number % STEP_PACKED == 0:
+                yield
 
     def _judge_all(self, touched: Invalidation) -> Generator[None, None, None]:
         """Judge all Services that have changed, then divide the budget, and enter the Services that this affects."""
@@ -321,7 +346,8 @@ class ClusterState:
         if given is None or reason:
             self._budget.remove(key)
         else:
-            crowded = sum(self._crowds.get(each, 0) for each in self._slices_of.get(key, ()))
+            offered = zip(slices, offered_ports(given, slices), strict=True)
+            crowded = sum([self._crowds.get(each.key, 0) * count for each, count in offered])
             self._budget.put(given, size(given, slices, crowded, self._config))
         return reason
 
@@ -363,6 +389,9 @@ class ClusterState:
 
     def _change_slice(self, key: ObjectKey, new: EndpointSlice | None, touched: Invalidation) -> None:
         old = self._slices.get(key)
+        if old is None and (orphaned := self._orphans.service_of(key)) is not None:
+            self._orphans.remove(key)
+            touched.endpoints.add(orphaned)
         if old == new:
             return
         crowd = crowd_of(new) if new is not None else 0
@@ -382,6 +411,8 @@ class ClusterState:
                 self._crowds[key] = crowd
             self._slices_of.setdefault(new.service, {})[key] = new
             touched.endpoints.add(new.service)
+            if new.service not in self._given:
+                self._moved[new.service] = None
 
     def _change_node(self, new: Node, touched: Invalidation) -> None:
         old, self.node = self.node, new

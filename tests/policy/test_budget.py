@@ -219,7 +219,7 @@ def test_a_size_is_never_too_small(shape: str, count: int) -> None:
         for element in block.elements
         if not element.value.startswith(("goto", "jump")) and "-slots-" not in element.container
     }
-    crowded = sum(map(crowd_of, slices)) + sum(len(each.ports) for each in slices)
+    crowded = sum((crowd_of(each) + 1) * len(each.ports) for each in slices)
     reckoned = size(made, slices, crowded, config)
     assert any(each.container == "external-ips" for each in found) is (shape == "closed")
     assert len(found) <= reckoned
@@ -299,7 +299,7 @@ def test_endpoints_on_a_single_node_count_twice() -> None:
         slice_of("shop/web", [f"10.1.0.{each}{where}".format(each) for each in range(1, 5)], ports=ports)
         for where in ("@node-{}", "@node-b", "")
     )
-    assert [crowd_of(each) for each in (spread, crowded, nowhere)] == [0, 6, 0]
+    assert [crowd_of(each) for each in (spread, crowded, nowhere)] == [0, 3, 0]
     state = ClusterState("node-a", Config(element_budget=1_000))
     state.ingest(Put(service("shop/web", ports=["a:80", "b:81"])))
     state.ingest(Put(crowded))
@@ -366,3 +366,14 @@ def test_ports_of_slices_that_a_service_does_not_have_count_for_nothing() -> Non
         alone = slice_of("shop/web", addresses, ports=["a:8080"])
         beside = slice_of("shop/web", addresses, ports=["a:8080", *(f"x{port}:{port}" for port in range(1, 90))])
         assert size(made, [beside]) == size(made, [alone])
+
+
+def test_crowds_at_ports_that_a_service_does_not_have_count_for_nothing() -> None:
+    """Endpoints on a single node count at the Service's own ports, whatever other ports their slice offers."""
+    addresses = [f"10.1.0.{each}@node-b" for each in range(1, 41)]
+    for others in (0, 90):
+        state = ClusterState("node-a")
+        state.ingest(Put(service("shop/web", ports=["a:80"])))
+        ports = ["a:8080", *(f"x{port}:{port}" for port in range(1, 1 + others))]
+        state.ingest(Put(slice_of("shop/web", addresses, ports=ports)))
+        assert state.counted_size(key("shop/web")) == 3 + 40 + 39

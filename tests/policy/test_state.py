@@ -19,10 +19,11 @@ from nftproxy.model.annotations import Algorithm, Failover, ServiceOptions
 from nftproxy.model.events import ApiServers, Event, Listed, Put, Removed, key_of
 from nftproxy.model.objects import EndpointSlice, Node, Place, Service, ServiceCIDR
 from nftproxy.model.settings import Config
+from nftproxy.model.steps import finish
 from nftproxy.policy.claims import ClaimKind, Denial
 from nftproxy.policy.extension import Settings
 from nftproxy.policy.limits import size
-from nftproxy.policy.state import ClusterState, Invalidation
+from nftproxy.policy.state import STEP_PACKED, ClusterState, Invalidation
 from tests.support.factories import (
     claim,
     host_addresses,
@@ -118,7 +119,7 @@ def test_a_service_touches_itself() -> None:
 )
 def test_the_same_object_again_touches_nothing(value: Given) -> None:
     """An event that changes nothing that matters costs nothing."""
-    made = state(value)
+    made = state(service(), value)
     assert made.ingest(Put(structs.replace(value))) == NOTHING
 
 
@@ -156,6 +157,36 @@ def test_a_slice_touches_its_service() -> None:
     assert made.ingest(Put(slice_of(endpoints=[]))) == touched_endpoints("shop/web")
     assert made.ingest(Removed(EndpointSlice, key("shop/web-1"))) == touched_endpoints("shop/web")
     assert list(made.slices_of(WEB)) == []
+
+
+def test_slices_of_no_service_are_compressed_until_it_comes() -> None:
+    """Slices that come before their Service, or stay after it, are kept in a few bytes, and are back with it."""
+    addresses = [f"10.1.{each >> 8}.{each & 255}@node-{each % 50}" for each in range(1000)]
+    names = " ".join(f"web-{each}" for each in range(1000))
+    early, late = structs.replace(slice_of(endpoints=addresses), pods=names), slice_of(suffix="2")
+    made = state(early)
+    assert list(made.slices()) == list(made.slices_of(WEB)) == []
+    assert made.service_of(early.key) == WEB
+    assert sum(len(each.content) for each in made._orphans._orphans.values()) < 10 * 1000
+    finish(made.ingest_in_steps([Put(late), Put(service())]))
+    assert list(made.slices_of(WEB)) == [late, early]
+    made.ingest(Removed(Service, WEB))
+    assert list(made.slices()) == []
+    made.ingest(Put(service()))
+    assert {each.key: each for each in made.slices_of(WEB)} == {early.key: early, late.key: late}
+    made.ingest(Removed(Service, WEB))
+    made.ingest(Listed(EndpointSlice, (late,)))
+    assert list(made._orphans.keys()) == [late.key]
+    made.ingest(Removed(EndpointSlice, late.key))
+    assert (list(made._orphans.keys()), made._orphans._of, made._slices_of) == ([], {}, {})
+
+
+def test_orphans_let_others_in_between() -> None:
+    """Slices of no Service are compressed, and restored, a few at a time."""
+    made = state()
+    lone = [Put(slice_of(suffix=str(number))) for number in range(10 * STEP_PACKED)]
+    assert len(list(made.ingest_in_steps(lone))) == 10
+    assert len(list(made.ingest_in_steps([Put(service())]))) == 10
 
 
 def test_an_endpoint_that_takes_the_place_of_another_is_not_weighed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -204,7 +235,7 @@ def test_the_size_of_a_change_is_known_before_it_is_ingested() -> None:
 def test_a_slice_that_moves_touches_both_services() -> None:
     """A slice whose label changes moves between Services and touches both."""
     moved = structs.replace(slice_of(), service=CART)
-    made = state(slice_of())
+    made = state(service("shop/cart", cluster_ips=["10.96.0.20"]), slice_of())
     assert made.ingest(Put(moved)) == touched_endpoints("shop/web", "shop/cart")
     assert list(made.slices_of(WEB)) == []
     assert list(made.slices_of(CART)) == [moved]
@@ -213,13 +244,13 @@ def test_a_slice_that_moves_touches_both_services() -> None:
 def test_a_service_has_all_of_its_slices() -> None:
     """Several slices of a Service add up, and slices of other Services don't count."""
     one, two, other = slice_of(), slice_of(suffix="2"), slice_of("shop/cart")
-    assert list(state(one, other, two).slices_of(WEB)) == [one, two]
+    assert list(state(service(), one, other, two).slices_of(WEB)) == [one, two]
 
 
 def test_a_slice_that_goes_leaves_the_others() -> None:
     """If one of two slices goes, the other stays.  After both, nothing is kept of either."""
     one, two = slice_of(), slice_of(suffix="2")
-    made = state(one, two)
+    made = state(service(), one, two)
     made.ingest(Removed(EndpointSlice, one.key))
     assert list(made.slices_of(WEB)) == [two]
     made.ingest(Removed(EndpointSlice, two.key))
@@ -230,7 +261,7 @@ def test_a_slice_costs_the_same_among_few_and_many() -> None:
     """A slice that changes costs as much among a thousand slices of its Service as among two."""
 
     def cost(siblings: int) -> int:
-        made = state(*(slice_of(suffix=str(number)) for number in range(siblings)))
+        made = state(service(), *(slice_of(suffix=str(number)) for number in range(siblings)))
         return lines(lambda: made.ingest(Put(slice_of(suffix="0", triggered=1.0))))
 
     assert cost(1_000) == cost(2)
