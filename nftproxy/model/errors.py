@@ -47,7 +47,7 @@ class BadInput(NftproxyError):
         self.problems = list(problems)
 
     def __reduce__(self) -> tuple[object, ...]:
-        """Travel between processes with the problems.  By default only the text would."""
+        """Pickle the problems too.  By default only the text is pickled."""
         return type(self), tuple(self.problems), self.__dict__
 
 

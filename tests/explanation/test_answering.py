@@ -407,7 +407,7 @@ def test_shares_take_no_walk_for_each_endpoint(monkeypatch: pytest.MonkeyPatch) 
     [("Cluster", "any node"), ("Local", "this node (externalTrafficPolicy Local)")],
 )
 def test_localhost_without_endpoints_is_explained(policy: str, where: str) -> None:
-    """Where the agent listens at localhost, a port that it doesn't listen at lacks endpoints."""
+    """If the agent serves localhost but not this node port, the reason is that there are no usable endpoints."""
     made = pipeline(
         service(type="NodePort", ports=["http:80:30080"], external_policy=policy), node_port_addresses=["localhost"]
     )

@@ -1,4 +1,4 @@
-"""Something that is done again and again in a thread of its own, while a test or a tool does something else."""
+"""A thread that repeats a step while a test or a tool does something else."""
 
 from __future__ import annotations
 

@@ -90,7 +90,7 @@ def report(found: list[Found]) -> Iterator[str]:
 
 
 def following(kind: Kind, turns: int) -> Iterator[str]:
-    """The milliseconds that it takes to add and to remove an interface beside those of the kind, and to add all."""
+    """Yield table rows: milliseconds to add and remove an interface beside those of the kind, and to add all."""
     with Way(Flow("interfaces", FAST, kind.direct, is_fast=True, kind=kind)) as way:
         way.node.ip("link add another type veth peer name another-peer")
 

@@ -41,7 +41,7 @@ COMPLETIONS = {
     "fish": "usr/share/fish/vendor_completions.d/nftproxy.fish",
     "zsh": "usr/share/zsh/vendor-completions/_nftproxy",
 }
-"""The places of what shells complete, as Debian's shells look for them."""
+"""The files from which Debian's shells load the completion of commands."""
 
 
 def deb(source: ArtifactSource, version: str, wheel: Path, architecture: str, target: Path) -> Path:

@@ -203,7 +203,7 @@ def _all_addresses_serve(world: World, probe: Probe) -> Iterator[World]:
 
 
 def _other_owners(world: World, probe: Probe) -> Iterator[World]:
-    """A contested front or ClusterIP is any claimant's.  A ClusterIP may be no more than an external address."""
+    """Any claimant may own a contested front or ClusterIP.  A ClusterIP may be no more than an external address."""
     rivals = [each for each in world.services if _wants(each, Address(probe.address), probe.port)]
     cluster_ips = [each for service in world.services for each in service.cluster_ips]
     is_contested = len(rivals) > 1 or len(set(cluster_ips)) < len(cluster_ips)

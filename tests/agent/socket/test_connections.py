@@ -50,7 +50,7 @@ def way(address: str, port: int, endpoint: str = "10.1.0.4", protocol: Protocol 
 
 
 def top(counts: dict[Translation, int], namespace: str = "", others: int = 0) -> Connections:
-    """The rows of connections, of which one of each way has no answer."""
+    """The rows of `top` for connections, if one connection of each translation is unanswered."""
     found = ConnectionCounts(Counter(counts), others, Counter(dict.fromkeys(counts, 1)))
     return largest(Connections(0, others, finish(naming(pipeline(*WEB).state, found))), namespace)
 

@@ -146,7 +146,7 @@ class Counted:
         self.is_losing = False
 
     def sendto(self, data: bytes, address: tuple[int, int]) -> int:
-        """Send it."""
+        """Send a message, and count it."""
         self.sent += 1
         return self._kernel.sendto(data, address)
 

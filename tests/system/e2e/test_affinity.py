@@ -14,7 +14,7 @@ from tests.system.e2e.agent import World
 from tests.system.e2e.objects import Object, service, slice_of
 
 CLIENTS = 24
-"""By chance alone, so many clients would all get the same endpoints again once in 16 million times."""
+"""Without affinity all 24 clients get the same endpoints again once in 16 million times."""
 
 each_type = pytest.mark.parametrize("service_type", ["ClusterIP", "NodePort", "LoadBalancer"])
 
