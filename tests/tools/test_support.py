@@ -29,10 +29,10 @@ def test_the_page_has_the_results() -> None:
 def test_a_row_without_a_result_says_so() -> None:
     """A row has the result, the day and the command, or it says that nothing was tried."""
     lines = tables([result(), result(topic="kubernetes", row="1.36", column="sig-network")]).splitlines()
-    assert "| Linux 5.10 | packets | 9 passed | 2026-11-23 | `try packets` |" in lines
-    assert "| 1.36 | sig-network | 9 passed | 2026-11-23 | `try packets` |" in lines
-    assert "| 1.37 | | not tried | | |" in lines
-    assert "| 1.36 | | not tried | | |" not in lines
+    assert "| Linux 5.10 | packets: `try packets` | 9 passed, 2026-11-23 |" in lines
+    assert "| 1.36 | sig-network: `try packets` | 9 passed, 2026-11-23 |" in lines
+    assert "| 1.37 | | not tried |" in lines
+    assert "| 1.36 | | not tried |" not in lines
 
 
 def test_a_machine_is_named_once() -> None:
@@ -40,9 +40,9 @@ def test_a_machine_is_named_once() -> None:
     in_machine = [result(command="vm -- try packets"), result(command="vm -- try all", column="all")]
     in_another = result(command="other vm -- try more", column="more")
     assert [line for line in tables([*in_machine, in_another]).splitlines() if "try" in line] == [
-        "| Linux 5.10, in `vm --` | packets | 9 passed | 2026-11-23 | `try packets` |",
-        "|  | all | 9 passed | 2026-11-23 | `try all` |",
-        "|  | more | 9 passed | 2026-11-23 | `other vm -- try more` |",
+        "| Linux 5.10, in `vm --` | packets: `try packets` | 9 passed, 2026-11-23 |",
+        "|  | all: `try all` | 9 passed, 2026-11-23 |",
+        "|  | more: `other vm -- try more` | 9 passed, 2026-11-23 |",
     ]
     mixed = tables([*in_machine, result(column="here")])
     assert "`vm -- try packets`" in mixed
@@ -53,16 +53,16 @@ def test_a_command_is_named_once() -> None:
     rows = [result(), result(row="Linux 6.1"), result(row="Linux 6.12", command="try few packets")]
     rows.append(result(topic="kubernetes", row="1.36"))
     assert [line for line in tables(rows).splitlines() if "passed" in line] == [
-        "| Linux 5.10 | packets | 9 passed | 2026-11-23 | `try packets` |",
-        "| Linux 6.1 | packets | 9 passed | 2026-11-23 |  |",
-        "| Linux 6.12 | packets | 9 passed | 2026-11-23 | `try few packets` |",
-        "| 1.36 | packets | 9 passed | 2026-11-23 | `try packets` |",
+        "| Linux 5.10 | packets: `try packets` | 9 passed, 2026-11-23 |",
+        "| Linux 6.1 | packets | 9 passed, 2026-11-23 |",
+        "| Linux 6.12 | packets: `try few packets` | 9 passed, 2026-11-23 |",
+        "| 1.36 | packets: `try packets` | 9 passed, 2026-11-23 |",
     ]
 
 
 def test_a_bar_in_a_cell_ends_no_cell() -> None:
     """Bars of regular expressions are escaped, also within a command (GitHub Flavored Markdown)."""
-    line = "| Linux 5.10 | a\\|b | 9 passed | 2026-11-23 | `try 'a\\|b'` |"
+    line = "| Linux 5.10 | a\\|b: `try 'a\\|b'` | 9 passed, 2026-11-23 |"
     assert line in tables([result(column="a|b", command="try 'a|b'")]).splitlines()
 
 

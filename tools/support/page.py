@@ -28,7 +28,7 @@ def tables(results: Iterable[SupportResult]) -> str:
 
 def _table(topic: str, results: list[SupportResult]) -> Iterator[str]:
     heading, expected = TOPICS[topic]
-    yield from ("", f"## {heading}", "", "| on | tried | result | day | command |", "| --- | --- | --- | --- | --- |")
+    yield from ("", f"## {heading}", "", "| on | tried | result, day |", "| --- | --- | --- |")
     order = list(SUBJECTS)
     rows = {each.row: each.details for each in results}
     shown: set[tuple[str, str]] = set()
@@ -36,14 +36,14 @@ def _table(topic: str, results: list[SupportResult]) -> Iterator[str]:
         found = [each for each in results if each.row == row]
         found.sort(key=lambda each: order.index(each.column) if each.column in order else len(order))
         if not found:
-            yield f"| {row} | | not tried | | |"
+            yield f"| {row} | | not tried |"
         machine = _machine(found)
         for number, each in enumerate(found):
             name = (f"{row} ({rows[row]})" if rows[row] else row) + (f", in `{machine}`" if machine else "")
             command = each.command.removeprefix(f"{machine} ")
-            again = (each.column, command) in shown
+            tried = each.column if (each.column, command) in shown else f"{each.column}: `{command}`"
             shown.add((each.column, command))
-            cells = ("" if number else name, each.column, each.result, each.date, "" if again else f"`{command}`")
+            cells = ("" if number else name, tried, f"{each.result}, {each.date}")
             yield f"| {' | '.join(cell.replace(BAR, ESCAPED) for cell in cells)} |"
 
 
