@@ -134,7 +134,8 @@ def build_archive(
         TREES / "Containerfile",
         context,
     ]
-    _buildah("build", "--pull-never", "--layers", "--isolation=chroot", *given)
+    # A history would name the layers of the build, and a build may reuse layers of another architecture.
+    _buildah("build", "--pull-never", "--layers", "--isolation=chroot", "--omit-history", *given)
     archive.unlink(missing_ok=True)
     _buildah("push", "--quiet", name, f"docker-archive:{archive}:{name}")
 
