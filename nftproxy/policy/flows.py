@@ -184,7 +184,10 @@ class Flows:
         services = tuple(services)
         before = self._remove(services)
         after = self._add(state, services)
-        self._restrict(state, services)
+        for key in services:
+            service = state.services.get(key)
+            if key in self._restricted or (service and (service.source_ranges or service.options is not PLAIN)):
+                self._restrict(state, key, service)
         fronts = before.keys() | after.keys()
         self._due |= {f for f in fronts if _is_due(before.get(f, NO_ENDPOINTS), after.get(f, NO_ENDPOINTS))}
 
@@ -201,18 +204,16 @@ class Flows:
         found: Sweeps = {front: self._kept.get(front, NO_ENDPOINTS) for front in due}
         return found | dict.fromkeys(unanswered, NO_ENDPOINTS)
 
-    def _restrict(self, state: ClusterState, services: Iterable[ObjectKey]) -> None:
-        """Note the fronts at which some Services restrict their clients otherwise than before."""
-        for key in services:
-            service = state.services.get(key)
-            before = self._restricted.pop(key, None)
-            restrictions = _restrictions(self._settings, service) if service else None
-            if service is None or restrictions is None:  # as with nearly every Service
-                continue
-            fronts = self._unanswered_of(state, service)
-            self._restricted[key] = restrictions, fronts
-            same = before[1] if before and before[0] == restrictions else frozenset()
-            self._unanswered |= fronts - same
+    def _restrict(self, state: ClusterState, key: ObjectKey, service: Service | None) -> None:
+        """Note the fronts at which a Service restricts its clients otherwise than before."""
+        before = self._restricted.pop(key, None)
+        restrictions = _restrictions(self._settings, service) if service else None
+        if service is None or restrictions is None:
+            return
+        fronts = self._unanswered_of(state, service)
+        self._restricted[key] = restrictions, fronts
+        same = before[1] if before and before[0] == restrictions else frozenset()
+        self._unanswered |= fronts - same
 
     def _unanswered_of(self, state: ClusterState, service: Service) -> frozenset[Unanswered]:
         served = (fronts_served(state, self._settings, family, service, _EVERY) for family in self._families)
@@ -242,8 +243,6 @@ _Restrictions = tuple[tuple[Network, ...], ServiceOptions]
 
 def _restrictions(settings: Settings, service: Service) -> _Restrictions | None:
     """The values that decide which clients a Service admits, None if it admits all."""
-    if not service.source_ranges and service.options is PLAIN:
-        return None
     families = set(map(family_of, service.cluster_ips))
     asked = settings.extensions_of(service)
     is_restricted = service.source_ranges or any(

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable
+from types import FrameType
 from typing import Any
 
 import pytest
@@ -544,6 +546,24 @@ def test_at_first_restrictions_are_due() -> None:
     """A restriction that was added while no agent ran holds for flows without an answer from the start."""
     made = pipeline(balanced(**RANGES), service("kube/other", cluster_ips=["10.96.0.20"], ports=["80"]))
     assert {each for each in made.flows.pop_due() if isinstance(each, Unanswered)} == set(map(Unanswered, FRONTS))
+
+
+def test_a_plain_service_costs_no_call_for_restrictions() -> None:
+    """A change of a Service that admits all clients enters no function of the restrictions."""
+    made = settled(balanced())
+    entered = set()
+
+    def note(frame: FrameType, event: str, _: object) -> None:
+        if event == "call" and frame.f_code.co_filename == flows.__file__:
+            entered.add(frame.f_code.co_name)
+
+    sys.setprofile(note)
+    try:
+        made.ingest([Put(balanced(affinity_timeout=60))])
+    finally:
+        sys.setprofile(None)
+    assert "lasting_fronts" in entered
+    assert {name for name in entered if "restrict" in name} == set()
 
 
 # ---- any history ---------------------------------------------------------------------------------------------------
