@@ -366,15 +366,14 @@ class SyncLoop:
                 Code.CHECK_FAILED, "the periodic check failed; the next check follows as usual: %(error)s", error=error
             )
             return
-        harmed = self._table_watch.harmed
-        self._loader.mark_unknown(known, by_others=harmed)
-        for family in known:
-            missing = _missing(found[family], self._pipeline.generations[family])
-            if missing:
+        missing = {family: _missing(found[family], self._pipeline.generations[family]) for family in known}
+        harmed = {family for family in known if missing[family] or family in self._table_watch.harmed}
+        self._loader.mark_unknown(known, by_others=harmed, is_check=True)
+        for family in harmed:
+            if missing[family]:
                 text = "table %(table)s is damaged, loading everything: %(missing)s missing"
-                warn(Code.TABLE_DAMAGED, text, table=family.table, missing=missing)
-            if missing or family in harmed:
-                self._reporter.damaged(family)
+                warn(Code.TABLE_DAMAGED, text, table=family.table, missing=missing[family])
+            self._reporter.damaged(family)
 
 
 def _concerns_all(event: Event) -> bool:

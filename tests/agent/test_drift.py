@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from nftproxy.model.events import Put
+from nftproxy.model.events import Event, Put
 from nftproxy.rules.transaction import Commit, Transaction
+from tests.agent.reporting.test_metrics import series
 from tests.agent.world import (
     EVERYTHING,
     MORE_PODS,
@@ -166,6 +167,30 @@ def test_lost_notifications_cause_a_full_load() -> None:
     world.at(3, setattr, world.kernel, "has_lost_some", True).at(3.1, intrude(world, False))
     world.at(10, intrude(world, False)).run(source((0, EVERYTHING)), until=100)
     assert world.kernel.times == [0, 3.1]
+
+
+@pytest.mark.parametrize(("changes", "repairs"), [([], 1), ([Put(OTHER)], 0)], ids=["alone", "beside a change"])
+def test_a_repair_that_no_notification_announces_is_counted(
+    changes: list[Event], repairs: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Elements that a load must add after lost notifications are a repair, unless a change may have brought them."""
+    world = World()
+
+    def lose() -> None:
+        del world.kernel.ledger.elements[IPV4.table]["services"]["10.96.0.10 . tcp . 80"]
+        world.kernel.commits += 1
+
+    async def generation_after_changes() -> int:
+        world.inbox.add(changes, 0.0)
+        return world.kernel.commits
+
+    world.at(3, lose).at(4, setattr, world.kernel, "generation", generation_after_changes)
+    world.run(source((0, EVERYTHING)), until=SYNC_PERIOD + 1)
+    added = "table ip nftproxy had other elements, which are repaired: added services { 10.96.0.10 . tcp . 80"
+    assert caplog.text.count(added) == repairs
+    counted = series(world.reporter.metrics, "nftproxy_repairs_total{")
+    assert counted['nftproxy_repairs_total{ip_family="IPv4"}'] == repairs
+    world.assert_in_step()
 
 
 def test_an_unannounced_generation_causes_a_full_load() -> None:

@@ -85,6 +85,7 @@ class _Table:
         self.family = quarantine.family
         self.name = FAMILY_NAMES[self.family]
         self.is_harmed = False  # another program has changed the table since it was known
+        self.is_suspect = False  # another program may have done so, and no change of the cluster has come since
         self.due = 0.0
         self.failures = 0  # in a row, of attempts to load it by itself
         self.refusals = 0  # in a row, of the same
@@ -143,17 +144,23 @@ class Loader:
         """Note Services that have changed."""
         for table in self._tables.values():
             table.quarantine.record_updates(updated)
+            table.is_suspect = table.is_suspect and not updated
 
-    def mark_unknown(self, families: Iterable[Family], by_others: Collection[Family] = ()) -> None:
+    def mark_unknown(
+        self, families: Iterable[Family], by_others: Collection[Family] = (), *, is_check: bool = False
+    ) -> None:
         """Count these families' tables as unknown, and make their load due at once.
 
         `by_others` has the families whose tables other programs have changed.  Their next load logs its repairs.
+        `is_check` says that the kernel should hold the rules of all families.  So if no change of the cluster comes
+        before the load, each difference that it finds is another program's.
         """
         families = frozenset(families)
         self._table_watch.unwatch(families)
         self.known -= families
         for family in families:
             self._tables[family].is_harmed = family in by_others
+            self._tables[family].is_suspect = is_check
             self._tables[family].due = now()
 
     async def commit(self, transaction: Transaction, families: Collection[Family]) -> None:
@@ -300,8 +307,28 @@ class Loader:
                         commits.append(await self._kernel.apply(transaction))
                 self._table_watch.record_load(_since(generation, commits, installed.values()), installed.keys())
         for table in tables:
-            _report_repair(table, installed[table.family])
+            self._report_repair(table, installed[table.family])
         self._has_been_loaded(tables, size, now() - began)
+
+    def _report_repair(self, table: _Table, installed: Installed | None) -> None:
+        """Log the elements that a load has repaired, if another program had changed them.
+
+        A repair whose cause nobody has noticed is counted here.
+        """
+        differences = installed.differences.values() if installed and (table.is_harmed or table.is_suspect) else ()
+        missing = [_in_words(element) for each in differences for element in each.missing]
+        surplus = [_in_words(element) for each in differences for element in each.surplus]
+        if missing or surplus:
+            warn(
+                Code.TABLE_DAMAGED,
+                "table %(table)s had other elements, which are repaired: added %(missing)s; deleted %(surplus)s",
+                table=table.family.table,
+                missing=first_of(missing) or "none",
+                surplus=first_of(surplus) or "none",
+            )
+            if not table.is_harmed:
+                self._reporter.damaged(table.family)
+        table.is_harmed = table.is_suspect = False
 
     def _load_transactions(self, installed: Mapping[Family, Installed | None]) -> list[Transaction]:
         """The transactions of a load: a single one, with pieces before and after it if much differs in a table."""
@@ -470,22 +497,6 @@ def _report_quarantined(service: ObjectKey, family: Family, error: Refused) -> N
 
 def _in_words(element: Element) -> str:
     return f"{element.container} {{ {element.text} }}"
-
-
-def _report_repair(table: _Table, installed: Installed | None) -> None:
-    """Log the elements that a load has repaired, if another program had changed them."""
-    differences = installed.differences.values() if installed and table.is_harmed else ()
-    missing = [_in_words(element) for each in differences for element in each.missing]
-    surplus = [_in_words(element) for each in differences for element in each.surplus]
-    if missing or surplus:
-        warn(
-            Code.TABLE_DAMAGED,
-            "table %(table)s had other elements, which are repaired: added %(missing)s; deleted %(surplus)s",
-            table=table.family.table,
-            missing=first_of(missing) or "none",
-            surplus=first_of(surplus) or "none",
-        )
-    table.is_harmed = False
 
 
 def now() -> float:
