@@ -201,7 +201,7 @@ def _rules(family: FamilyState, now: float) -> str:
         return f"{family.family}: not loaded yet; {left}"
     waits = f"; a change waits for {duration(family.waiting)}" if family.waiting else ""
     as_of = family.as_of or family.last_updated
-    return f"{family.family} as of {_when(as_of, now)}, {family.elements} elements{waits}"
+    return f"{family.family} for the cluster as of {_when(as_of, now)}, {family.elements} elements{waits}"
 
 
 def _services(agent: AgentState) -> str:

@@ -48,7 +48,8 @@ class FaultReporter:
         self._metrics = reporter.metrics
         self._health = reporter.health
         self._excessive: set[ObjectKey] = set()
-        self._losing: set[ObjectKey] = set()
+        self._losing: dict[ObjectKey, ObjectKey | None] = {}
+        """The Services that don't get all that they claim, each with the holder of the first address of these."""
         self._ongoing: dict[Code, frozenset[Hashable]] = {}
         self._excess_changes = 0
 
@@ -139,11 +140,21 @@ class FaultReporter:
             text = "Service %(service)s does not get %(what)s, and is served without it: %(why)s%(more)s"
             warn(first.denial.code, text, service=service, what=first.what, why=why, more=more)
         self._events.report(map(occurrences.conflict, losses))
-        with_losses = {service for service, lost in self._pipeline.losses.items() if lost}
-        if ended := sorted(self._losing - with_losses):
+        self._report_ended_losses()
+
+    def _report_ended_losses(self) -> None:
+        """Log the end of conflicts, and conflicts of which another Service has won the address."""
+        claims, losses = self._pipeline.state.claims, self._pipeline.losses
+        losing = {key: claims.holder(lost[0].claim, lost[0].denial) for key, lost in losses.items()}
+        if ended := sorted(self._losing.keys() - losing.keys()):
             text = "Service %(service)s gets each of its addresses and ports now, or is gone%(more)s"
-            log.info(text, {"service": ended[0], "more": f" (and {len(ended) - 1} more)" if ended[1:] else ""})
-        self._losing = with_losses
+            log.info(text, {"service": ended[0], "more": _more(ended)})
+        if passed := sorted(key for key in self._losing.keys() & losing if self._losing[key] != losing[key]):
+            key = passed[0]
+            text = "%(what)s, which Service %(service)s does not get, has passed from %(before)s to %(now)s%(more)s"
+            names = {"before": self._losing[key] or "none", "now": losing[key] or "none"}
+            log.info(text, {"what": losses[key][0].what, "service": key, "more": _more(passed)} | names)
+        self._losing = losing
 
     def _report_excess(self) -> None:
         """Report the Services that exceed a limit or the budget.  Log when that begins and when it ends."""
@@ -187,6 +198,10 @@ class FaultReporter:
     def report_startup_taint(self, why: str) -> None:
         """Report that the startup taint stays on the Node."""
         self._events.report([occurrences.startup_taint_stays(self._node, why)])
+
+
+def _more(services: Sequence[ObjectKey]) -> str:
+    return f" (and {len(services) - 1} more)" if services[1:] else ""
 
 
 def _by_namespace(

@@ -74,3 +74,37 @@ def test_events_name_a_bounded_number_of_services(reported: list[Occurrence]) ->
     reporter_of(agent).report_services()
     assert len(agent.quarantined) == 2 * MOST_REPORTED
     assert len(reported) == MOST_REPORTED
+
+
+def test_a_conflict_has_a_line_when_it_changes_hands_and_when_it_ends(
+    caplog: pytest.LogCaptureFixture, reported: list[Occurrence]
+) -> None:
+    """The log names the Service that lacks an address: when that begins, when another holds it, and when it ends."""
+    caplog.set_level(logging.INFO)
+    agent = pipeline()
+    faults = reporter_of(agent)
+    for number, name in enumerate(("first", "second", "third")):
+        agent.ingest(
+            [
+                Put(
+                    service(
+                        f"shop/{name}", cluster_ips=[f"10.97.0.{number}"], external_ips=["192.0.2.7"], created=number
+                    )
+                )
+            ]
+        )
+        faults.report_services()
+    for name in ("first", "second"):
+        agent.ingest([Removed(Service, key(f"shop/{name}"))])
+        faults.report_services()
+        faults.report_services()
+    lines = [record.getMessage() for record in caplog.records if "shop/third" in record.getMessage()]
+    assert [each.partition(":")[0] for each in lines] == [
+        "Service shop/third does not get 192.0.2.7",
+        "192.0.2.7",
+        "Service shop/third gets each of its addresses and ports now, or is gone",
+    ]
+    assert lines[1].endswith(", which Service shop/third does not get, has passed from shop/first to shop/second"), (
+        lines[1]
+    )
+    assert len(reported) == 2
