@@ -21,7 +21,7 @@ from nftproxy.model.errors import Unavailable
 from nftproxy.rules.transaction import Transaction, join
 from nftproxy.trace.node import MARKER, MARKERS, NewConnection, ThrowAwayNode, obstacle
 from nftproxy.trace.outcome import DELIVERED, LEFT, Outcome, outcome
-from nftproxy.trace.sentences import RuleBook, Step, rules_by_handle, steps
+from nftproxy.trace.sentences import RuleBook, Step, matched, rules_by_handle, steps
 
 TAKES = (
     "it takes CAP_SYS_ADMIN and CAP_NET_ADMIN, a seccomp profile that allows unshare, and a writable /proc/sys/net: "
@@ -68,10 +68,14 @@ table {{family}} {TRACING} {{{{
 
 
 class Passage(NamedTuple):
-    """The way of a packet: its steps, and its outcome."""
+    """The way of a packet: its steps, and its outcome.
+
+    `others` has the chains of other programs in which a rule matched, in words and in their order.
+    """
 
     steps: list[Step]
     outcome: Outcome
+    others: tuple[str, ...] = ()
 
 
 class Scene:
@@ -148,7 +152,7 @@ class Scene:
         if _is_marker(messages[0]):
             raise Unavailable("the machine was too busy and lost a packet")
         ours = [each for each in messages if each.table == TRACING]
-        return Passage(steps(messages, self._book, {TRACING}), outcome(opening, ours))
+        return Passage(steps(messages, self._book, {TRACING}), outcome(opening, ours), matched(messages, {TRACING}))
 
     def _clear(self) -> None:
         """Remove all rules and start tracing.  Do so first: beside tables that crash libnftables no command works."""

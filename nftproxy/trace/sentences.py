@@ -101,6 +101,12 @@ def _steps(messages: Iterable[TraceMessage], book: RuleBook, unspoken: Collectio
             yield Step(hook.name, hook.priority, each.chain, rule, _verdict(each), words)
 
 
+def matched(messages: Iterable[TraceMessage], unspoken: Collection[str]) -> tuple[str, ...]:
+    """Name the chains of other programs in which a rule matched, each once, in their order."""
+    foreign = (each for each in messages if each.table not in {TABLE, *unspoken} and each.kind is TraceType.RULE)
+    return tuple(dict.fromkeys(f"the chain {each.chain} of the table {each.table}" for each in foreign))
+
+
 def _without_comment(rule: str) -> tuple[str, str]:
     """A rule as nft prints it and its comment, "" if it has none."""
     text, _, comment = rule.partition(' comment "')

@@ -15,6 +15,7 @@ from nftproxy.kernel.libnftables import check_text
 from nftproxy.kernel.nfnetlink.table_copy import TableCopy
 from nftproxy.model.addresses import Address, Protocol, host_port
 from nftproxy.model.errors import Unavailable
+from nftproxy.model.texts import first_of
 from nftproxy.rules.transaction import Transaction
 from nftproxy.trace.node import NewConnection
 from nftproxy.trace.scene import Passage, Scene
@@ -43,6 +44,8 @@ class Trace(msgspec.Struct, frozen=True):
     source_there: str = ""
     rejection: str = ""
     differences: tuple[str, ...] = ()
+    others: tuple[str, ...] = ()
+    """The chains of other programs in which a rule matched, in words."""
 
 
 def trace_plan(plan: Plan, rules: Transaction | Iterable[TableCopy]) -> tuple[Trace, ...]:
@@ -66,7 +69,10 @@ def trace_plan(plan: Plan, rules: Transaction | Iterable[TableCopy]) -> tuple[Tr
         return tuple(trace_packet(scene, packet) for packet in plan.packets)
 
 
-ROUTES = "this node's routes, sysctls (rp_filter), MTUs and connections"
+ROUTES = (
+    "this node's routes, sysctls (rp_filter), MTUs, bridge ports (hairpin), neighbours (a pod's address twice) and "
+    "connections"
+)
 OTHERS = "other programs' tables"
 """Parts of a node that a copy lacks."""
 
@@ -119,6 +125,7 @@ def trace_packet(scene: Scene, packet: Packet) -> Trace:
         is_masqueraded=_is_masqueraded(packet, passage),
         source_there=outcome.source,
         rejection=outcome.rejection,
+        others=passage.others,
     )
     return msgspec.structs.replace(bare, differences=tuple(_differences(packet.case, bare)))
 
@@ -164,7 +171,8 @@ def _endpoint_differences(case: Case, trace: Trace) -> Iterator[str]:
     elif endpoint.is_masqueraded is not trace.is_masqueraded:
         words = ("kept", "masqueraded")
         explained, done = words[endpoint.is_masqueraded], words[trace.is_masqueraded]
-        yield f"its source is explained as {explained}, but {done} by the kernel"
+        others = f"; rules of other programs matched in {first_of(trace.others)}" if trace.others else ""
+        yield f"its source is explained as {explained}, but {done} by the kernel{others}"
 
 
 def _drawn(case: Case, where: str) -> EndpointShare | None:

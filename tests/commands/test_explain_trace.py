@@ -15,6 +15,7 @@ from nftproxy.kernel.libnftables import Kernel
 from nftproxy.rules.transaction import Transaction
 from nftproxy.templates_dir import templates_dir
 from nftproxy.trace.node import obstacle
+from nftproxy.trace.tracing import ROUTES
 from tests.support.command import Done, nftproxy
 from tests.support.examples import CHECKOUT, example_pipeline
 
@@ -101,7 +102,7 @@ def test_other_programs_tables_are_traced(rules: str) -> None:
     subprocess.run(["nft", "-f", "-"], input=rules, text=True, check=True)
     done = explain(*OUTSIDER)
     assert done.status == 1
-    assert "not tried: this node's routes, sysctls (rp_filter), MTUs and connections\n" in done.out
+    assert f"not tried: {ROUTES}\n" in done.out
     (line,) = (line for line in done.out.splitlines() if "DIFFERS" in line)
     assert "by the kernel, in the chain block of the table wall of another program" in line
     assert explain("10.96.0.10:80", "--from", "outside").status == 0
@@ -115,7 +116,7 @@ def test_packets_that_another_program_exempts_from_tracking() -> None:
     rules = "table ip raw { chain p { type filter hook prerouting priority -300; tcp dport 80 notrack; }; }"
     subprocess.run(["nft", "-f", "-"], input=rules, text=True, check=True)
     done = explain(*OUTSIDER)
-    assert "not tried: this node's routes, sysctls (rp_filter), MTUs and connections\n" in done.out
+    assert f"not tried: {ROUTES}\n" in done.out
     assert (done.status, "DIFFERS: explained as translated, but let through by the kernel" in done.out) == (1, True)
 
 
@@ -127,15 +128,10 @@ def test_what_a_copy_lacks_is_said() -> None:
     at_device = 'table netdev guard { chain in { type filter hook ingress device "lo" priority 0; drop; }; }'
     subprocess.run(["nft", "-f", "-"], input=at_device, text=True, check=True)
     done = explain(*OUTSIDER)
-    assert (
-        "not tried: this node's routes, sysctls (rp_filter), MTUs and connections; the table netdev guard\n" in done.out
-    )
+    assert f"not tried: {ROUTES}; the table netdev guard\n" in done.out
     assert (done.status, done.out.splitlines()[-1]) == (0, "  as explained")
     without = explain("10.96.0.10:80", "--from", "outside")
-    assert (
-        "not tried: other programs' tables; this node's routes, sysctls (rp_filter), MTUs and connections\n"
-        in without.out
-    )
+    assert f"not tried: other programs' tables; {ROUTES}\n" in without.out
 
 
 @needs_lab
@@ -146,7 +142,7 @@ def test_a_table_that_stops_the_traces_own_packets_is_left_out() -> None:
     rules = "table ip wall { chain everything { type filter hook output priority 5; meta l4proto 253 drop; }; }"
     subprocess.run(["nft", "-f", "-"], input=rules, text=True, check=True)
     done = explain("10.96.0.10:80", "--from", "node", "--kernel")
-    assert "not tried: this node's routes, sysctls (rp_filter), MTUs and connections; the table ip wall\n" in done.out
+    assert f"not tried: {ROUTES}; the table ip wall\n" in done.out
     assert done.status == 0
 
 

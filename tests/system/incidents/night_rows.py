@@ -174,8 +174,10 @@ OTHERS_NAME = renamed("node-z", ("192.0.2.55",))
 ELSEWHERE = ("NFT019", "192.0.2.55")
 NIGHT = [
     Incident("wrong node name", "status", ELSEWHERE, (), OTHERS_NAME, WELL),
-    Incident("wrong node name, by explain", HTTP, ELSEWHERE, FINE, OTHERS_NAME),
-    Incident("wrong node name, by doctor", "doctor --config config.yaml", ELSEWHERE, (), OTHERS_NAME, (), 1),
+    Incident("wrong node name, by explain", HTTP, ELSEWHERE, FINE, OTHERS_NAME, is_dear=True),
+    Incident(
+        "wrong node name, by doctor", "doctor --config config.yaml", ELSEWHERE, (), OTHERS_NAME, (), 1, is_dear=True
+    ),
     Incident("node's address has changed", "status", ("NFT019", "192.0.2.44"), (), moved, WELL),
     Incident("node's IPv6 address has changed", DOCTOR, ("NFT019", "2001:db8::44"), (), one_family_moved, (), 1),
     Incident("Node has no address", LIST, ("NoAddress", "node port 30080 (IPv4)"), NODE_PORT, addressless),
@@ -186,7 +188,9 @@ NIGHT = [
     Incident("slice without nodeName, Local", HTTP, ("names no node (nodeName) for 1 of 1",), NAMELESS, never=NOWHERE),
     Incident("slice without nodeName, by list", LIST, ("NoneLocal", "(nodeName)"), NAMELESS, never=NOWHERE),
     Incident("bridge of a name that isn't there", "status", ("NFT637", "cbr0", "bridgeInterface"), FINE, BRIDGE, WELL),
-    Incident("bridge isn't there, by explain", HTTP, ("NFT637", "no interface has the name cbr0"), FINE, BRIDGE),
+    Incident(
+        "bridge isn't there, by explain", HTTP, ("NFT637", "no interface has the name cbr0"), FINE, BRIDGE, is_dear=True
+    ),
     Incident("prefix that no interface has", "status", ("NFT637", "cali", "the interfaces are"), FINE, PREFIX, WELL),
     Incident("NodeCIDR without podCIDR", "status", ("NFT637", "has no podCIDR"), FINE, NODE_CIDR, WELL),
     Incident("bridge rules drop, by doctor", DOCTOR, ("NFT636", "table bridge ports"), FINE, bridged, (), 1),

@@ -46,6 +46,8 @@ class Incident(NamedTuple):
         never: words that would be false.
         status: the command's exit status.
         commands: how many commands an operator gives until then.  `kubectl get` for a file is one.
+        is_mute: whether nothing answers at the agent's ports, so that there is no verdict to compare.
+        is_dear: whether it takes long, and so is made with NFTPROXY_TESTS=long alone (`tox run -e scale`).
     """
 
     symptom: str
@@ -56,6 +58,8 @@ class Incident(NamedTuple):
     never: tuple[str, ...] = ()
     status: int = 0
     commands: int = 1
+    is_mute: bool = False
+    is_dear: bool = False
 
 
 def noted(made: Object, **annotations: str) -> Object:
@@ -374,7 +378,7 @@ THE_AGENT = [
 THE_NODE = [
     Incident("firewall drops", f"{HTTP} --trace", ("chain f of the table firewall",), FINE, WALL, (), 1),
     Incident("two firewalls drop", DOCTOR, ("second", "firewall"), FINE, WALLS, (), 1),
-    Incident("ufw, docker, iptables CNI", f"{HTTP} --trace", ("chain FORWARD",), FINE, crowded, (), 1),
+    Incident("ufw, docker, iptables CNI", f"{HTTP} --trace", ("chain FORWARD",), FINE, crowded, (), 1, is_dear=True),
     Incident("ufw, docker, CNI, a firewall", DOCTOR, ("FORWARD", "firewall"), FINE, together(crowded, WALL), (), 1),
     Incident("NOTRACK comes first", f"{HTTP} --trace", ("explained as translated, but",), FINE, UNTRACKED, (), 1),
     Incident("NOTRACK comes first, by doctor", DOCTOR, ("NFT639", "chain raw"), FINE, UNTRACKED, (), 1),
@@ -382,9 +386,13 @@ THE_NODE = [
     Incident("nothing routes to pods", "status", ("NFT018",), (WEB, slice_of("10.1.77.5@node-b")), unrouted, WELL[1:]),
     Incident("ip_forward is off", "status", ("NFT624",), FINE, not_forwarding, WELL[1:]),
     Incident("ip_forward is off, by explain", f"{HTTP} {OUTSIDE}", ("NFT624",), FINE, not_forwarding),
-    Incident("connection tracking is full", "status", ("NFT626", "100 %"), FINE, tracking_is_full, WELL[1:]),
+    Incident(
+        "connection tracking is full", "status", ("NFT626", "100 %"), FINE, tracking_is_full, WELL[1:], is_mute=True
+    ),
     Incident("pods have no range", DOCTOR, ("NFT637",), FINE, rangeless, (), 1),
-    Incident("pods have no range, a bare doctor", "doctor", ("NFT637", "agent's"), FINE, rangeless, (), 1),
+    Incident(
+        "pods have no range, a bare doctor", "doctor", ("NFT637", "agent's"), FINE, rangeless, (), 1, is_dear=True
+    ),
     Incident("API away, ip_forward off", DOCTOR, ("NFT624", "Connection refused"), FINE, BOTH, (), 1),
 ]
 SERVICES = [

@@ -1,12 +1,13 @@
 """Incidents: an operator's command names the cause, and says nothing false, on a real kernel with a real agent.
 
-rows.py and night_rows.py have the incidents.  README.md has the same table for operators.
+rows.py, night_rows.py and partial_rows.py have the incidents.  README.md has the same table for operators.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
+import os
 import re
 import shlex
 import statistics
@@ -23,15 +24,17 @@ from tests.support.waiting import wait_until
 from tests.system.faults.bench import Bench
 from tests.system.incidents import rows
 from tests.system.incidents.night_rows import NIGHT
+from tests.system.incidents.partial_rows import PARTIAL
 from tests.system.incidents.rows import Incident
 
 pytestmark = pytest.mark.skipif(bool(obstacle()), reason=obstacle())
 
-INCIDENTS = [*rows.INCIDENTS, *NIGHT]
+INCIDENTS = [*rows.INCIDENTS, *NIGHT, *PARTIAL]
+IS_LONG = os.environ.get("NFTPROXY_TESTS") == "long"
 PAGE = CHECKOUT / "tests/system/incidents/README.md"
 ROW = re.compile(r"^\| (?P<symptom>[^|`]+) \| `(?P<command>[^`|]+)` \| (?P<cause>`[^|]+`) \|$", re.MULTILINE)
 KINDS = ("Node", "Service", "EndpointSlice", "ServiceCIDR")
-LEAST = 32
+LEAST = 100
 """The incidents that there must be at least."""
 
 
@@ -58,11 +61,13 @@ def _selection() -> Iterator[object]:
 @pytest.mark.parametrize("incident", list(_selection()))
 def test_the_command_names_the_cause(bench: Bench, incident: Incident, tmp_path: Path) -> None:
     """The command names the cause, has the exit status of its kind, and says nothing that is false."""
+    if incident.is_dear and not IS_LONG:
+        pytest.skip("NFTPROXY_TESTS=long")
     bench.server.put(*incident.objects)
     bench.wait_until_right()
     with incident.harm(bench):
         answer = _last_answer(bench, incident, tmp_path)
-        differences = _verdicts_that_differ(bench)
+        differences = "" if incident.is_mute else _verdicts_that_differ(bench)
     text = _text(answer)
     assert ([each for each in incident.cause if each not in text], answer.status) == ([], incident.status), text
     assert [each for each in incident.never if each in text] == [], text
@@ -78,10 +83,7 @@ def _verdicts_that_differ(bench: Bench) -> str:
         if report["agent"] is None:
             found[0] = "" if not report["isHealthy"] else "no agent, but healthy"
             return not found[0]
-        try:
-            answer = bench.healthz()
-        except TimeoutError:  # as where connection tracking is full: no answer is no verdict
-            return True
+        answer = bench.healthz()
         well = report["agent"]["isHealthy"] and report["agent"]["isEligible"]
         metric = bench.metric('nftproxy_healthy{path="healthz"}')
         verdicts = (well, not report["agent"]["whyNot"], answer.status == 200, metric == 1.0)
