@@ -136,6 +136,7 @@ def test_what_a_copy_lacks_is_said() -> None:
 
 @needs_lab
 @pytest.mark.usefixtures("namespace")
+@pytest.mark.slow
 def test_a_table_that_stops_the_traces_own_packets_is_left_out() -> None:
     """A firewall that drops everything the node sends keeps no trace from ending: its table is named as not tried."""
     Kernel().apply(example_pipeline("cluster-ip").full_transaction({}))

@@ -15,6 +15,8 @@ from tests.support.waiting import PATIENCE
 from tests.system.faults.bench import CROWD, PERMISSIONS, PLURALS, Bench, change, endpoints, pod, service, vip
 from tests.system.faults.hasty import TIMES
 
+pytestmark = pytest.mark.slow
+
 AGENT = "tests.system.faults.hasty"
 MOST = 8
 """Requests for a resource in a test: a few failures, with a list and a watch for each."""
@@ -224,7 +226,6 @@ def test_no_hot_loop(bench: Bench, server: ApiServer, fault: faults.Fault) -> No
 # Half a cluster
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("plural", "action"),
     [
@@ -259,7 +260,6 @@ def test_half_a_cluster_deletes_nothing(bench: Bench, server: ApiServer, plural:
     assert_calm(bench)
 
 
-@pytest.mark.slow
 def test_no_server_at_the_start(bench: Bench, server: ApiServer) -> None:
     """An agent that starts before the API server leaves the rules as they are until the server is up.
 
@@ -301,7 +301,6 @@ def goes_on(request: Request) -> bool:
     return "continue" in request.query
 
 
-@pytest.mark.slow
 @pytest.mark.usefixtures("crowd")
 @pytest.mark.parametrize("action", [faults.Respond(500), faults.Reset(), faults.Truncate()], ids=repr)
 def test_a_page_fails(bench: Bench, server: ApiServer, action: faults.Action) -> None:
@@ -317,7 +316,6 @@ def test_a_page_fails(bench: Bench, server: ApiServer, action: faults.Action) ->
     assert_calm(bench)
 
 
-@pytest.mark.slow
 @pytest.mark.usefixtures("crowd")
 def test_a_page_has_expired(bench: Bench, server: ApiServer) -> None:
     """After an expired continue token, the agent lists without pages and drops the Service deleted meanwhile."""

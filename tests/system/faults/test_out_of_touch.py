@@ -16,6 +16,8 @@ from nftproxy_conformance.lab import Origin, endpoint
 from nftproxy.commands.output import rfc3339
 from tests.system.faults.bench import PLURALS, Bench, pod, vip
 
+pytestmark = pytest.mark.slow
+
 AGENT = "tests.system.faults.hasty"
 
 AGE = 'nftproxy_last_word_age_seconds{resource="endpointslices"}'

@@ -39,7 +39,7 @@ def trial(tally: Tally) -> Iterator[Trial]:
 
 
 @given(world=worlds.worlds | worlds.silent_worlds(), start=st.integers(0, 10_000))
-@settings(effort(25, 1100), derandomize=not IS_LONG, database=None)
+@settings(effort(6, 1100), derandomize=not IS_LONG, database=None)
 def test_questions_are_answered_as_connections_go(trial: Trial, tally: Tally, world: World, start: int) -> None:
     """The explanation answers each question as the specification does, and as packets go."""
     world = world._replace(knows_interfaces=True)  # packets meet the interfaces of the lab's node anyway

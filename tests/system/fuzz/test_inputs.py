@@ -272,7 +272,7 @@ def assert_readable(problem: Problem) -> None:
     assert str(problem).isprintable()
 
 
-@effort(200, 50_000)
+@effort(50, 50_000)
 @given(corrupted())
 @example(_with(SERVICE, ("metadata.labels", {"\ud800": ""})))
 @example(_with(SERVICE, ("metadata.annotations", {"": "\ud800"})))
@@ -287,7 +287,7 @@ def test_anything_at_all(tally: Tally, raw: object) -> None:
     tally.count("objects with anything in them")
 
 
-@effort(100, 30_000)
+@effort(25, 30_000)
 @given(corrupted())
 def test_anything_at_all_as_bytes(tally: Tally, raw: object) -> None:
     """The same from bytes, which says the same unless it refuses the text."""
@@ -451,7 +451,7 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("way", WAYS, ids=lambda way: way.__name__)
-@effort(12, 2_000)
+@effort(3, 2_000)
 @given(raws=st.lists(hostile_objects(), min_size=1, max_size=6))
 @example(raws=list(GOOD))
 def test_no_word_of_it_gets_into_the_rules(
@@ -538,7 +538,7 @@ def odd_clusters(draw: st.DrawFn) -> list[Raw]:
     return [web, *slices, node, _with(GOOD[4], ("spec.cidrs", draw(ranges)))]
 
 
-@effort(20, 10_000)
+@effort(5, 10_000)
 @given(raws=odd_clusters())
 def test_the_kernel_takes_whatever_is_right(tally: Tally, host: Host, directory: Path, raws: list[Raw]) -> None:
     """Any address, network, port and time that may be is taken, and read back as it was written."""
@@ -592,7 +592,7 @@ def damaged(draw: st.DrawFn, good: bytes) -> bytes:
     return made
 
 
-@effort(60, 20_000)
+@effort(15, 20_000)
 @given(data=damaged(GOOD_YAML) | damaged(GOOD_JSON))
 @example(data=b"[" * 100_000)
 @example(data=b"- " * 50_000)
@@ -613,7 +613,7 @@ def test_a_damaged_file(tally: Tally, directory: Path, suffix: str, data: bytes)
     tally.count("damaged files")
 
 
-@effort(60, 20_000)
+@effort(15, 20_000)
 @given(page=damaged(GOOD_PAGE), stream=damaged(GOOD_WATCH), cut=st.integers(1, 500))
 @example(page=b"[" * 100_000, stream=b"[" * 100_000 + b"\n", cut=500)
 def test_damaged_answers(tally: Tally, page: bytes, stream: bytes, cut: int) -> None:

@@ -31,7 +31,11 @@ from tests.system.fuzz.effort import IS_LONG, Tally, by_table, effort
 
 Strangers = list[Service | EndpointSlice]
 
-pytestmark = [pytest.mark.skipif(bool(obstacle()), reason=obstacle()), pytest.mark.usefixtures("small_tables")]
+pytestmark = [
+    pytest.mark.skipif(bool(obstacle()), reason=obstacle()),
+    pytest.mark.usefixtures("small_tables"),
+    pytest.mark.slow,
+]
 
 
 def tries(short: int, long: int) -> settings:

@@ -16,7 +16,7 @@ from tests.system.faults.bench import Bench
 from tests.system.incidents.programs import all_three, cni, docker, no_tables_left, ufw
 from tests.system.incidents.rows import AWAY, WEB
 
-pytestmark = pytest.mark.skipif(bool(obstacle()), reason=obstacle())
+pytestmark = [pytest.mark.skipif(bool(obstacle()), reason=obstacle()), pytest.mark.slow]
 
 Program = Callable[[Namespace, Path], AbstractContextManager[object]]
 TO_POD = endpoint(f"{IP.away}", 8080)

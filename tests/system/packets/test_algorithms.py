@@ -134,6 +134,7 @@ def test_a_hash_keeps_clients_where_they_are(lab: Lab, ip: Ip) -> None:
         assert ends(lab, vip(ip, algorithm), some, "udp", sport=7777) == first
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("algorithm", CONSISTENT, ids=lambda each: each.value)
 def test_consistent_hash_moves_few(lab: Lab, ip: Ip, algorithm: Algorithm) -> None:
     """When an endpoint of N goes, 1/N of the clients move and few more, and all are back when it is back."""
