@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import resource
 import sys
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -74,22 +74,29 @@ def read(file: Path) -> Iterator[Cost]:
         yield Cost(float(seconds), kind, test)
 
 
-def table(costs: list[Cost]) -> Iterator[str]:
-    """Yield the rows of a Markdown table: a folder a row, a kind a column, each with seconds; the dearest first."""
+def table(costs: list[Cost]) -> Iterator[list[str]]:
+    """Yield rows: a folder a row, a kind a column, each with seconds.  The most expensive folder comes first."""
     kinds = [*KINDS, OTHER_PROCESSES, PYTHON]
-    yield f"| folder | tests | {' | '.join(kinds)} | seconds |"
-    yield "| --- " * (len(kinds) + 3) + "|"
-    sums: Counter[tuple[str, str]] = Counter()
+    yield ["folder", "tests", *kinds, "seconds"]
+    sums: defaultdict[tuple[str, str], float] = defaultdict(float)
     tests = Counter(cost.folder for cost in costs)
     for cost in costs:
         for folder in (cost.folder, "all"):
-            sums[folder, cost.kind] += cost.seconds  # type: ignore[assignment]  # a Counter of seconds
+            sums[folder, cost.kind] += cost.seconds
     tests["all"] = len(costs)
     totals = {folder: sum(sums[folder, kind] for kind in kinds) for folder in tests}
     for folder in sorted(tests, key=lambda folder: -totals[folder]):
         cells = (f"{sums[folder, kind]:.0f}" if sums[folder, kind] else "" for kind in kinds)
-        yield f"| {folder} | {tests[folder]:,} | {' | '.join(cells)} | {totals[folder]:.0f} |"
+        yield [folder, f"{tests[folder]:,}", *cells, f"{totals[folder]:.0f}"]
+
+
+def lines(rows: list[list[str]]) -> Iterator[str]:
+    """Yield the rows as text, with columns of equal width."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for name, *cells in rows:
+        numbers = (cell.rjust(width) for cell, width in zip(cells, widths[1:], strict=True))
+        yield "  ".join([name.ljust(widths[0]), *numbers]).rstrip()
 
 
 if __name__ == "__main__":
-    sys.stdout.writelines(f"{row}\n" for row in table(list(read(Path(sys.argv[1])))))
+    sys.stdout.writelines(f"{line}\n" for line in lines(list(table(list(read(Path(sys.argv[1])))))))
