@@ -4,6 +4,8 @@ Tenants choose how much they ask for, so each bound is divided between namespace
 
 * **Room** is divided by max-min fairness (`divide`).  A namespace that asks for at most an equal share gets all of its
   demand, and the rest is divided equally between the others.
+* **Items** are admitted up to a bound.  Beyond it the namespace with the most items makes room for any that has fewer
+  (`SharedRoom`).
 * **Time** that a namespace has used counts as a debt, which time pays off (`Debts`).  The namespace with the least debt
   comes first, and a namespace that uses less than an equal share soon owes nothing.
 * **A rate** is a token bucket (`TokenBucket`), and `SharedRate` has a bucket for each namespace and another for all.
@@ -16,11 +18,12 @@ bounded.  Time comes in as a value, in seconds of a clock that never goes back.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable
 from heapq import heapify, heappop, heappush
 from typing import Generic, TypeVar
 
 Name = TypeVar("Name", bound="str | tuple[str, ...]")
+Item = TypeVar("Item", bound=Hashable)
 
 
 def divide(largest_first: Iterable[tuple[int, Name]], asked: int, total: int) -> tuple[int, set[Name]]:
@@ -40,6 +43,54 @@ def divide(largest_first: Iterable[tuple[int, Name]], asked: int, total: int) ->
         share = more
         beyond.add(name)
     return share, beyond
+
+
+class SharedRoom(Generic[Item]):
+    """The items of each name, where the number of all items is bounded.
+
+    A name with fewer items than an equal share is never refused, and loses none.
+    """
+
+    def __init__(self) -> None:
+        self._of: dict[str, dict[Item, None]] = {}
+        """The items of each name, the latest at the end."""
+        self._size = 0
+        self._largest = ""
+        """The name with the most items, or "" if that must be looked up."""
+
+    def __len__(self) -> int:
+        """Return the number of items of all names."""
+        return self._size
+
+    def count(self, name: str) -> int:
+        """Return the number of items of a name."""
+        return len(self._of.get(name, ()))
+
+    def to_evict(self, name: str, most: int) -> Item | None:
+        """Return the item whose room a new item of `name` takes, None if there is room, or `name` has its share.
+
+        It is the latest of the name with the most items.
+        """
+        if self._size < most:
+            return None
+        self._largest = self._largest or max(self._of, key=self.count, default="")
+        if self.count(self._largest) <= self.count(name) + 1:
+            return None
+        return next(reversed(self._of[self._largest]))
+
+    def add(self, name: str, item: Item) -> None:
+        """Add an item that isn't there yet."""
+        self._of.setdefault(name, {})[item] = None
+        self._size += 1
+        self._largest = ""
+
+    def remove(self, name: str, item: Item) -> None:
+        """Remove an item."""
+        del self._of[name][item]
+        if not self._of[name]:
+            del self._of[name]
+        self._size -= 1
+        self._largest = ""
 
 
 class Debts:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nftproxy.model.fairness import Debts, SharedRate, TokenBucket, divide
+from nftproxy.model.fairness import Debts, SharedRate, SharedRoom, TokenBucket, divide
 
 NAMES = st.sampled_from(["a", "b", "c", "d"])
 ASKED = st.dictionaries(st.text("abcdef", min_size=1, max_size=2), st.integers(0, 1000), max_size=12)
@@ -117,6 +117,23 @@ def test_a_shared_rate_refuses_those_who_ask_for_more(asked: list[tuple[str, flo
         assert counts[name] - refused[name] <= 3 + now / 10.0 + 1
     assert dict(rate.pop_refused()) == dict(+refused)
     assert rate.pop_refused() == []
+
+
+@given(st.lists(NAMES, max_size=60))
+def test_a_name_with_fewer_items_than_an_equal_share_loses_none(added: list[str]) -> None:
+    """The number of items never exceeds the bound, and a name has all of its items up to an equal share."""
+    room, held, asked, most = SharedRoom[tuple[str, int]](), dict[tuple[str, int], None](), Counter[str](), 10
+    for number, name in enumerate(added):
+        asked[name] += 1
+        if (evicted := room.to_evict(name, most)) is not None:
+            room.remove(evicted[0], evicted)
+            del held[evicted]
+        if len(room) < most:
+            room.add(name, (name, number))
+            held[name, number] = None
+        assert len(room) == len(held) <= most
+        counts = Counter(owner for owner, _ in held)
+        assert all(room.count(each) == counts[each] >= min(asked[each], most // len(asked)) for each in asked)
 
 
 def test_all_names_together_have_a_bound() -> None:

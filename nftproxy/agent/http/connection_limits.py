@@ -22,6 +22,7 @@ from ipaddress import ip_address, ip_network
 from typing import NamedTuple
 
 from nftproxy.agent.http.reserve import NO_RESERVE, Reserve
+from nftproxy.model.fairness import TokenBucket
 
 Handler = Hashable
 
@@ -56,7 +57,7 @@ def affordable(files: int) -> ConnectionLimits:
     )
 
 
-RATE, BURST = 200.0, 400.0
+RATE, BURST = 200.0, 400
 """Connections to a listener that a client may open in a second, and at once.  Probes and scrapes open some in a minute,
 and a connection that is served takes some 0.2 ms."""
 MOST_CLIENTS = 4_096
@@ -80,8 +81,8 @@ class ClientRates:
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._buckets: dict[tuple[Hashable, str], tuple[float, float]] = {}
-        """By listener and client: the connections that it may open at once, at a moment.  The latest are last."""
+        self._buckets: dict[tuple[Hashable, str], TokenBucket] = {}
+        """By listener and client, with a token every 1 / `RATE` seconds as the unit of time.  The latest are last."""
 
     def __len__(self) -> int:
         """Return the number of clients remembered."""
@@ -89,13 +90,13 @@ class ClientRates:
 
     def admit(self, listener: Hashable, address: str, *, is_flooded: bool = False) -> bool:
         """Count a connection of a client, and return whether it is within the client's rate."""
-        key, now = (listener, _client(address)), self._clock()
+        key, now = (listener, _client(address)), RATE * self._clock()
         if is_flooded and key not in self._buckets:
             key = (listener, _NEWCOMERS)
-        left, since = self._buckets.pop(key, (BURST, now))
-        left = min(BURST, left + RATE * (now - since))
-        is_admitted = left >= 1
-        self._buckets[key] = (left - is_admitted, now)
+        bucket = self._buckets[key] = self._buckets.pop(key, TokenBucket(BURST, 1.0))
+        is_admitted = not bucket.wait(now)
+        if is_admitted:
+            bucket.spend(now)
         if len(self._buckets) > MOST_CLIENTS:
             del self._buckets[next(iter(self._buckets))]
         return is_admitted

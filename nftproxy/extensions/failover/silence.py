@@ -31,6 +31,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from enum import Enum, auto
 
+from nftproxy.model.fairness import SharedRoom
 from nftproxy.model.objects import Place
 
 THRESHOLD = 3
@@ -118,10 +119,7 @@ class Silence:
 
     def __init__(self) -> None:
         self._known: dict[Place, _Known] = {}
-        self._of: dict[str, dict[Place, None]] = {}
-        """The endpoints of each namespace, the latest at the end."""
-        self._largest = ""
-        """The namespace with the most endpoints, or "" if that must be looked up."""
+        self._room = SharedRoom[Place]()
 
     def __len__(self) -> int:
         """The number of endpoints remembered."""
@@ -173,11 +171,12 @@ class Silence:
         """Suspect an endpoint that isn't known yet, or was well for long enough."""
         known = self._known.get(place)
         if known is None:
-            namespace = min(namespaces, key=self._count, default="")
-            if len(self._known) < MOST_KNOWN or self._make_room(namespace):
+            namespace = min(namespaces, key=self._room.count, default="")
+            if (evicted := self._room.to_evict(namespace, MOST_KNOWN)) is not None:
+                self._evict(evicted)
+            if len(self._room) < MOST_KNOWN:
                 known = self._known[place] = _Known(now, namespace)
-                self._of.setdefault(namespace, {})[place] = None
-                self._largest = ""
+                self._room.add(namespace, place)
         elif known.standing is _Standing.WELL and now >= (
             known.since + REFUSED_AGAIN if refuses else known.acquitted_until
         ):
@@ -185,25 +184,8 @@ class Silence:
         if known and known.standing is _Standing.SUSPECT:
             known.refuses |= refuses
 
-    def _count(self, namespace: str) -> int:
-        """The number of endpoints known of a namespace."""
-        return len(self._of.get(namespace, ()))
-
-    def _make_room(self, namespace: str) -> bool:
-        """Evict the latest endpoint of the largest namespace, if that has more than this namespace would have."""
-        self._largest = self._largest or max(self._of, key=self._count)
-        if self._count(self._largest) <= self._count(namespace) + 1:
-            return False
-        self._evict(next(reversed(self._of[self._largest])))
-        return True
-
     def _evict(self, place: Place) -> None:
-        namespace = self._known.pop(place).namespace
-        held = self._of[namespace]
-        del held[place]
-        if not held:
-            del self._of[namespace]
-        self._largest = ""
+        self._room.remove(self._known.pop(place).namespace, place)
 
     def pop_due_probes(self, now: float) -> list[tuple[Place, float]]:
         """The endpoints to probe now, with the seconds to wait.  Each is returned once, until `record_probe`."""
