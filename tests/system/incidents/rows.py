@@ -47,7 +47,7 @@ class Incident(NamedTuple):
         status: the command's exit status.
         commands: how many commands an operator gives until then.  `kubectl get` for a file is one.
         is_mute: whether nothing answers at the agent's ports, so that there is no verdict to compare.
-        is_dear: whether it takes long, and so is made with NFTPROXY_TESTS=long alone (`tox run -e scale`).
+        is_dear: whether it takes long, and so is slow (`tox run -e slow`).
     """
 
     symptom: str

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import re
 import shlex
 import statistics
@@ -30,7 +29,6 @@ from tests.system.incidents.rows import Incident
 pytestmark = pytest.mark.skipif(bool(obstacle()), reason=obstacle())
 
 INCIDENTS = [*rows.INCIDENTS, *NIGHT, *PARTIAL]
-IS_LONG = os.environ.get("NFTPROXY_TESTS") == "long"
 PAGE = CHECKOUT / "tests/system/incidents/README.md"
 ROW = re.compile(r"^\| (?P<symptom>[^|`]+) \| `(?P<command>[^`|]+)` \| (?P<cause>`[^|]+`) \|$", re.MULTILINE)
 KINDS = ("Node", "Service", "EndpointSlice", "ServiceCIDR")
@@ -50,19 +48,17 @@ def test_the_page_has_the_incidents() -> None:
 
 
 def _selection() -> Iterator[object]:
-    """Yield the incidents.  All but the first for each command are slow."""
+    """Yield the incidents.  The dear incidents are slow, and of the others all but the first for each command."""
     commands = set[str]()
     for incident in INCIDENTS:
-        marks = [pytest.mark.slow] * (incident.command in commands)
-        commands.add(incident.command)
+        marks = [pytest.mark.slow] * (incident.is_dear or incident.command in commands)
+        commands.update([] if incident.is_dear else [incident.command])
         yield pytest.param(incident, id=incident.symptom, marks=marks)
 
 
 @pytest.mark.parametrize("incident", list(_selection()))
 def test_the_command_names_the_cause(bench: Bench, incident: Incident, tmp_path: Path) -> None:
     """The command names the cause, has the exit status of its kind, and says nothing that is false."""
-    if incident.is_dear and not IS_LONG:
-        pytest.skip("NFTPROXY_TESTS=long")
     bench.server.put(*incident.objects)
     bench.wait_until_right()
     with incident.harm(bench):
