@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from nftproxy.extensions.algorithms.feature import ALGORITHMS
 from nftproxy.extensions.client_limits.feature import CLIENT_LIMITS
 from nftproxy.extensions.counts.feature import COUNTS
 from nftproxy.extensions.external_addresses.feature import EXTERNAL_ADDRESSES
@@ -17,11 +18,14 @@ from nftproxy.rules.renderer import TEMPLATE_NAMES
 if TYPE_CHECKING:
     from nftproxy.agent.agent_part import MakePart
 
-INSTALLED = (EXTERNAL_ADDRESSES, COUNTS, FAILOVER, CLIENT_LIMITS, FAST_PATH, LEAST_CONNECTIONS, LOCALHOST)
+INSTALLED = (ALGORITHMS, EXTERNAL_ADDRESSES, COUNTS, FAILOVER, CLIENT_LIMITS, FAST_PATH, LEAST_CONNECTIONS, LOCALHOST)
 """The order is that of their rules at a place of the proxy's templates."""
 
 ALL_TEMPLATES = (*TEMPLATE_NAMES, *(name for each in INSTALLED for name in each.templates))
 """The names of all templates."""
+
+OPTIONS = tuple(option for each in INSTALLED for option in each.options)
+"""All annotations."""
 
 
 def agent_parts() -> Sequence[MakePart]:

@@ -25,7 +25,7 @@ from nftproxy.explanation.answer import Explanation
 from nftproxy.explanation.answering import explain as _explain
 from nftproxy.explanation.listing import review
 from nftproxy.explanation.question import Question, Source, To, parse_source, parse_to
-from nftproxy.installed import ALL_TEMPLATES, INSTALLED
+from nftproxy.installed import ALL_TEMPLATES, INSTALLED, OPTIONS
 from nftproxy.model.addresses import Family
 from nftproxy.model.errors import Problem
 from nftproxy.model.mapping import Mapper, one_by_one
@@ -109,7 +109,7 @@ class Cluster:
         each: Mapper = one_by_one,
     ) -> None:
         settings = Settings(configuration(config), capabilities, INSTALLED)
-        kinds = kinds_for(settings.config.service_proxy_name)
+        kinds = kinds_for(settings.config.service_proxy_name, OPTIONS)
         self.manifests = objects if isinstance(objects, Manifests) else parsed(objects, kinds)
         self.pipeline = Pipeline(node, settings, templates or renderer(), families, each)
         self.pipeline.fill(self.manifests.listing())
@@ -171,7 +171,7 @@ def load(*paths: str | PathLike[str], config: Configuration = None) -> Manifests
     Faults are among the problems of the result, and cost nothing else.
     """
     files = [Path(path) for path in paths]
-    found = load_files(files, kinds_for(configuration(config).service_proxy_name))
+    found = load_files(files, kinds_for(configuration(config).service_proxy_name, OPTIONS))
     return found._replace(pods=load_pods(files))
 
 

@@ -31,7 +31,8 @@ from nftproxy.commands import cli
 from nftproxy.config.flags import FLAGS, OTHER_FLAGS
 from nftproxy.config.unused_fields import UNUSED
 from nftproxy.extensions.counts.agent import service_counts
-from nftproxy.model.annotations import NONE, OF_SERVICES, OF_SLICES, Form, Word
+from nftproxy.installed import OPTIONS
+from nftproxy.model.annotations import NONE, Form, Word
 from nftproxy.model.errors import Problem
 from nftproxy.model.objects import EndpointSlice, Service
 from nftproxy.sources.config_documents import load_config
@@ -200,7 +201,7 @@ def test_what_people_are_to_write_is_good(sample: dict[str, Any], tmp_path: Path
         assert not warnings
         assert config != load_config(None)[0]
         return
-    kinds = [each.kind for each in resources("node-a")]
+    kinds = [each.kind for each in resources("node-a", options=OPTIONS)]
     (kind,) = (kind for kind in kinds if annotated(kind, sample["metadata"])[0] != annotated(kind, {})[0])
     assert annotated(kind, sample["metadata"])[1] == []
 
@@ -420,9 +421,9 @@ ANNOTATION_TABLE = re.compile(r"^(\| annotation \| .*\n\| --- .*\n)(?:\|.*\n)*",
 
 def annotation_rows() -> Iterator[str]:
     """The rows of the table of annotations in docs/semantics.md."""
-    for kind, declared in (("Service", OF_SERVICES), ("EndpointSlice", OF_SLICES)):
-        for name, (form, effect, sets) in declared.items():
-            yield f"| `{name}` | {kind} | {values(form)} | {effect} | {', '.join(f'`{each}`' for each in sets)} |"
+    for each in sorted(OPTIONS, key=lambda each: each.is_of_slices):
+        kind, sets = "EndpointSlice" if each.is_of_slices else "Service", ", ".join(f"`{name}`" for name in each.sets)
+        yield f"| `{each.annotation}` | {kind} | {values(each.form)} | {each.effect} | {sets} |"
 
 
 def values(form: Form | Word) -> str:

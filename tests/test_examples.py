@@ -51,6 +51,7 @@ from nftproxy.sources.files import load
 from tests.support.command import nftproxy
 from tests.support.examples import CHECKOUT, EXAMPLES, example_pipeline
 from tests.support.explained import case_of, outcomes
+from tests.support.factories import INSTALLED_KINDS
 from tests.support.flowtables import loadable
 from tests.support.goldens import EXAMPLES_DIRECTORY, EXPECTED, SKELETON, expected, update
 
@@ -103,7 +104,7 @@ def test_an_example_renders_to_what_is_expected(example: str, affinity: str) -> 
 
 def questions(example: str) -> Iterator[tuple[str, str | None]]:
     """The questions to explain for an example: all of its Services, and each connection that is claimed below."""
-    objects = load([EXAMPLES_DIRECTORY / example / "manifests"]).objects
+    objects = load([EXAMPLES_DIRECTORY / example / "manifests"], INSTALLED_KINDS).objects
     yield from ((f"svc/{key}", None) for key in sorted(each.key for each in objects if isinstance(each, Service)))
     for way in CLAIMS.get(example, ()):
         is_plain = way.origin is HOST and not way.source

@@ -106,6 +106,8 @@ ONLY_IMPORTER = {
 # The modules that the judge's specification may import beside its own: values, and the lab's names for outcomes.
 ORACLE_MAY_IMPORT = frozenset(
     {
+        "nftproxy.extensions.client_limits.annotations",
+        "nftproxy.extensions.failover.annotations",
         "nftproxy.model.addresses",
         "nftproxy.model.annotations",
         "nftproxy.model.settings",
@@ -247,9 +249,9 @@ def test_no_module_leads_back_to_itself() -> None:
     graphlib.TopologicalSorter(imported).prepare()  # raises CycleError, which names the modules
 
 
-OF_EXTENSIONS = {"feature", "rules", "words", "part"}
-"""The modules of an extension that have the same name in each: its value, its share of
-the rules, its words, and its part of the agent."""
+OF_EXTENSIONS = {"annotations", "feature", "rules", "words", "part"}
+"""The modules of an extension that have the same name in each: its annotations (model/annotations.py has their type),
+its value, its share of the rules, its words, and its part of the agent."""
 
 
 def test_each_module_name_has_one_meaning() -> None:

@@ -26,7 +26,8 @@ from nftproxy.config.shapes import Nftproxy
 from nftproxy.explanation.answer import Explanation
 from nftproxy.extensions.counts.agent import service_counts
 from nftproxy.fleet.cluster_status import ClusterStatus
-from nftproxy.model.annotations import NONE, OF_SERVICES, OF_SLICES, Word
+from nftproxy.installed import OPTIONS
+from nftproxy.model.annotations import NONE, Word
 from nftproxy.model.codes import Code
 from tests.conftest import CHECKOUT
 from tests.support.own_versions import OwnVersion, own_versions
@@ -70,12 +71,12 @@ def stable() -> Iterator[str]:
 
 
 def _annotations() -> Iterator[str]:
-    for kind, declared in (("Service", OF_SERVICES), ("EndpointSlice", OF_SLICES)):
-        for name, annotation in declared.items():
-            yield f"annotation {name} of {kind}"
-            if isinstance(annotation.form, Word):
-                yield from (f"annotation {name} = {word.value}" for word in annotation.form.words)
-                yield from [f"annotation {name} = {NONE}"] * annotation.form.is_list
+    for option in OPTIONS:
+        name = option.annotation
+        yield f"annotation {name} of {'EndpointSlice' if option.is_of_slices else 'Service'}"
+        if isinstance(option.form, Word):
+            yield from (f"annotation {name} = {word.value}" for word in option.form.words)
+            yield from [f"annotation {name} = {NONE}"] * option.form.is_list
 
 
 def _page(name: str) -> str:

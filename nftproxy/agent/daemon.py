@@ -246,7 +246,8 @@ async def run_with_directory(
 ) -> bool:
     """Run with the manifests of a directory.  Return whether to restart.  Events go to the log only."""
     daemon = Daemon(pipeline, lambda: str(directory), extensions=extensions)
-    kinds = kinds_for(pipeline.settings.config.service_proxy_name)
+    settings = pipeline.settings
+    kinds = kinds_for(settings.config.service_proxy_name, settings.options)
     sources = {str(directory): Directory(directory, kinds).listings(), **_own_sources(pipeline)}
     if taint := pipeline.settings.config.startup_taint:
         text = "the taint %(key)s stays on the Node: without an API server it can't be removed"
@@ -262,7 +263,7 @@ async def run_with_cluster(
     Raises:
         BadInput: there are no credentials, or they can't be read, or an address is no URL.
     """
-    config = pipeline.settings.config
+    settings, config = pipeline.settings, pipeline.settings.config
     cluster = ApiClient(
         config.kubeconfig,
         api_servers,
@@ -270,7 +271,8 @@ async def run_with_cluster(
         report_request=lambda request: daemon.metrics.count_request(request),
     )
     daemon = Daemon(pipeline, lambda: cluster.way, cluster.activities.values, extensions)
-    sources = {**cluster.sources(pipeline.state.node.name, config.service_proxy_name), **_own_sources(pipeline)}
+    followed = cluster.sources(pipeline.state.node.name, config.service_proxy_name, settings.options)
+    sources = {**followed, **_own_sources(pipeline)}
 
     def check(config: Config) -> None:
         ApiClient(config.kubeconfig, api_servers)  # as the next process image makes it

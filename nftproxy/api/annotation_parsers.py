@@ -1,8 +1,8 @@
 """Parse annotations of nftproxy's own, as in `nftproxy.dev/algorithm: round-robin`.
 
-model/annotations.py declares every annotation.  Here is a parser for each form of value.  An annotation that isn't
-declared (misspelt, or of a later version) is reported, as is a value that can't be parsed: the object is served as if
-that annotation weren't there.  Annotations without our prefix are ignored.
+An `Option` (model/annotations.py) declares an annotation.  Here is a parser for each form of value.  An annotation that
+isn't declared (misspelt, or of a later version) is reported, as is a value that can't be parsed: the object is served
+as if that annotation weren't there.  Annotations without our prefix are ignored.
 
 A Service's author decides how much there is to read, so the length of a value is bounded (`LONGEST_VALUE`), and so is
 the number of unknown annotations that are reported (`MOST_UNKNOWN`).
@@ -14,28 +14,14 @@ import re
 from collections.abc import Callable, Mapping
 from enum import Enum
 from functools import partial
-from typing import TypeVar
+from types import MappingProxyType
+from typing import Any, TypeVar
 
 from nftproxy.api import schema
 from nftproxy.api.decode import Report, show
 from nftproxy.api.validate import is_label_value
 from nftproxy.model.addresses import Network, modern_spelling, parse_network
-from nftproxy.model.annotations import (
-    NONE,
-    OF_SERVICES,
-    OF_SLICES,
-    PLAIN,
-    PLAIN_SLICE,
-    PREFIX,
-    Annotation,
-    Form,
-    Rate,
-    ServiceOptions,
-    SliceOptions,
-    Word,
-    ZoneWeight,
-    field_of,
-)
+from nftproxy.model.annotations import NONE, PLAIN, PREFIX, Form, Option, Options, Rate, Word, ZoneWeight
 from nftproxy.model.codes import Code
 
 LONGEST_VALUE = 65_536
@@ -54,8 +40,8 @@ LADDER: tuple[int, ...] = (*(step * 10**power for power in range(4) for step in 
 every node, so the authors of Services must not make as many as there are numbers."""
 BURSTS = (1, 2, 5, 10)
 """How many seconds' worth of connections a burst is, for the same reason."""
-MAX_DENIED_RANGES = 1_000
-"""Ranges that a Service may deny: as many as it may have source ranges (policy/limits.py)."""
+MAX_RANGES = 1_000
+"""Ranges of a value: as many as it may have source ranges (policy/limits.py)."""
 
 _NUMBER = re.compile(r"0|[1-9][0-9]{0,9}", re.ASCII)
 
@@ -64,7 +50,9 @@ _NAME = re.compile(r"[A-Za-z0-9./_-]{0,75}", re.ASCII)
 
 E = TypeVar("E", bound=Enum)
 T = TypeVar("T")
-Options = TypeVar("Options", ServiceOptions, SliceOptions)
+Known = Mapping[str, Option[Any]]
+"""The options that a kind of objects has, by the names of their annotations."""
+NONE_KNOWN: Known = MappingProxyType({})
 
 
 class BadValue(ValueError):
@@ -147,7 +135,7 @@ def _limit(value: str) -> int:
 
 
 def _ranges(value: str) -> tuple[Network, ...]:
-    return tuple(dict.fromkeys(_several(value, _range, MAX_DENIED_RANGES, tuple)))
+    return tuple(dict.fromkeys(_several(value, _range, MAX_RANGES, tuple)))
 
 
 def _range(text: str) -> Network:
@@ -182,35 +170,26 @@ _PARSERS: Mapping[Form, Callable[[str], object]] = {
 }
 
 
-def service_options(given: schema.RawService, report: Report) -> ServiceOptions:
-    """Parse the annotations of a Service, `PLAIN` if it has none of ours."""
-    return _options(given, PLAIN, OF_SERVICES, report)
-
-
-def slice_options(given: schema.RawEndpointSlice, report: Report) -> SliceOptions:
-    """Parse the annotations of an EndpointSlice, `PLAIN_SLICE` if it has none of ours."""
-    return _options(given, PLAIN_SLICE, OF_SLICES, report)
-
-
-def _options(given: schema.ApiObject, plain: Options, known: Mapping[str, Annotation], report: Report) -> Options:
+def options_of(given: schema.ApiObject, known: Known, report: Report) -> Options:
+    """Parse the annotations of an object, `PLAIN` if it has none of ours."""
     annotations = given.metadata.annotations if given.metadata is not None else None
     if not annotations:
-        return plain
-    options: dict[str, object] = {}
+        return PLAIN
+    values: dict[Option[Any], object] = {}
     unknown = []
     for name in sorted(name for name in annotations if name.startswith(PREFIX)):
         if name not in known:
             unknown.append(name)
             continue
         try:
-            options[field_of(name)] = parse(_text(annotations[name]), known[name].form)
+            values[known[name]] = parse(_text(annotations[name]), known[name].form)
         except BadValue as error:
             effect = "the annotation has no effect" if error.rest is None else "the rest is in force"
             report(_path(name), f"{error}: {effect}", Code.ANNOTATION_UNUSED)
             if error.rest is not None:
-                options[field_of(name)] = error.rest
+                values[known[name]] = error.rest
     _report_unknown(unknown, report)
-    return type(plain)(**options) if options else plain  # type: ignore[arg-type]
+    return Options.of(values)
 
 
 def _text(value: object) -> str:

@@ -7,7 +7,7 @@ from its shape, and reports the parts that it leaves out.  They are in services.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 from nftproxy.api import schema
@@ -17,6 +17,7 @@ from nftproxy.api.services import addresses_of_ignored, build_service, why_anoth
 from nftproxy.api.slices import build_slice, why_passed_over
 from nftproxy.api.validate import is_label, is_subdomain
 from nftproxy.model.addresses import Address
+from nftproxy.model.annotations import Option
 from nftproxy.model.codes import Code
 from nftproxy.model.objects import ClusterObject, ObjectKey
 
@@ -79,23 +80,41 @@ _ALL = (
     ),
 )
 KINDS = {kind.name: kind for kind in _ALL}
-"""Every kind, by name."""
+"""Every kind, by name, without options."""
 
 
-def kinds_for(proxy_name: str) -> Mapping[str, ObjectKind]:
+def kinds_for(proxy_name: str, options: Iterable[Option[Any]] = ()) -> Mapping[str, ObjectKind]:
     """Return the kinds for a proxy that serves only the Services that are labelled with its name.
 
     An EndpointSlice has the labels of its Service, since the controller copies them (k/k#94443, Kubernetes 1.20).  The
     proxy that serves the other Services rejects connections to unused ClusterIPs, so ServiceCIDRs are ignored.
+
+    Args:
+        proxy_name: the name, "" for the proxy of Services without the label.
+        options: the annotations of ours that the proxy knows.
     """
+    known = _with_options(options)
     if not proxy_name:
-        return KINDS
+        return known
     ignored: dict[str, Callable[[Any], str]] = {
         "Service": functools.partial(why_not_ours, proxy_name=proxy_name),
         "EndpointSlice": functools.partial(_why_no_slice_of_ours, proxy_name=proxy_name),
         "ServiceCIDR": lambda _given: "another proxy rejects connections to ClusterIPs that no Service has",
     }
-    return {name: kind._replace(ignored=ignored.get(name, kind.ignored)) for name, kind in KINDS.items()}
+    return {name: kind._replace(ignored=ignored.get(name, kind.ignored)) for name, kind in known.items()}
+
+
+def _with_options(options: Iterable[Option[Any]]) -> Mapping[str, ObjectKind]:
+    """The kinds, with the options of Services and EndpointSlices."""
+    known: dict[bool, dict[str, Option[Any]]] = {True: {}, False: {}}
+    for option in options:
+        known[option.is_of_slices][option.annotation] = option
+    service, endpoint_slice = KINDS["Service"], KINDS["EndpointSlice"]
+    return {
+        **KINDS,
+        service.name: service._replace(build=functools.partial(build_service, known=known[False])),
+        endpoint_slice.name: endpoint_slice._replace(build=functools.partial(build_slice, known=known[True])),
+    }
 
 
 def _why_no_slice_of_ours(given: schema.RawEndpointSlice, proxy_name: str) -> str:

@@ -6,10 +6,12 @@ matches is deleted, and an object that now matches is added.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Iterable
+from typing import Any, NamedTuple
 
 from nftproxy.api.kinds import ObjectKind, kinds_for
 from nftproxy.api.slices import HEADLESS
+from nftproxy.model.annotations import Option
 from nftproxy.model.objects import ClusterObject, EndpointSlice, Node, Service, ServiceCIDR
 from nftproxy.model.settings import PROXY_NAME
 
@@ -32,14 +34,14 @@ class Resource(NamedTuple):
         return {name: value for name, value in given.items() if value}
 
 
-def resources(node_name: str, proxy_name: str = "") -> tuple[Resource, ...]:
+def resources(node_name: str, proxy_name: str = "", options: Iterable[Option[Any]] = ()) -> tuple[Resource, ...]:
     """Return the resources for the proxy of a node, in the order in which they are listed fastest.
 
     With a name, the proxy reads only objects with this label, as for Cilium and Antrea, and no ServiceCIDRs (kinds.py).
     Without a name it reads all Services, also those of other proxies and without addresses: `explain` says of each why
     it isn't served.  Only their names, reasons and ClusterIPs are kept.
     """
-    kinds = kinds_for(proxy_name)
+    kinds = kinds_for(proxy_name, options)
     ours = f"{PROXY_NAME}={proxy_name}" if proxy_name else ""
     cidrs = Resource(kinds["ServiceCIDR"], ServiceCIDR, "servicecidrs", may_be_absent=True, is_small=True)
     return (

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from enum import Enum
 
 from nftproxy.api import schema
-from nftproxy.api.annotation_parsers import service_options
+from nftproxy.api.annotation_parsers import NONE_KNOWN, Known, options_of
 from nftproxy.api.decode import Report, numbered, show
 from nftproxy.api.validate import (
     is_label_key,
@@ -103,7 +103,9 @@ def _unreported(_field: str, _message: str, _code: Code | None = None, /) -> Non
     """Report nothing: a fault in another proxy's Service is no fault here."""
 
 
-def build_service(given: schema.RawService, key: ObjectKey, report: Report) -> Service | None:
+def build_service(
+    given: schema.RawService, key: ObjectKey, report: Report, known: Known = NONE_KNOWN
+) -> Service | None:
     """Build a Service, without the parts that are bad.  Without a readable ClusterIP the result is None."""
     spec = given.spec or schema.ServiceSpec()
     cluster_ips = _cluster_ips(spec, report)
@@ -143,7 +145,7 @@ def build_service(given: schema.RawService, key: ObjectKey, report: Report) -> S
             spec.traffic_distribution, TrafficDistribution.NONE, "spec.trafficDistribution", report
         ),
         labels=tuple(_labels(given.labels, report)),
-        options=service_options(given, report),
+        options=options_of(given, known, report),
     )
 
 

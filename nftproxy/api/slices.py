@@ -12,7 +12,7 @@ import functools
 from collections.abc import Callable, Iterator, Sequence
 
 from nftproxy.api import schema
-from nftproxy.api.annotation_parsers import slice_options
+from nftproxy.api.annotation_parsers import NONE_KNOWN, Known, options_of
 from nftproxy.api.decode import Report, numbered, show
 from nftproxy.api.validate import (
     are_subdomains,
@@ -42,7 +42,9 @@ def why_passed_over(given: schema.RawEndpointSlice) -> str:
     return "its addressType is FQDN" if given.address_type == "FQDN" else ""
 
 
-def build_slice(given: schema.RawEndpointSlice, key: ObjectKey, report: Report) -> EndpointSlice | None:
+def build_slice(
+    given: schema.RawEndpointSlice, key: ObjectKey, report: Report, known: Known = NONE_KNOWN
+) -> EndpointSlice | None:
     """Build an EndpointSlice, without the bad parts.  Without a readable Service or family the result is None."""
     service = given.labels[SERVICE_NAME]
     family = FAMILIES.get(given.address_type or "")
@@ -61,7 +63,7 @@ def build_slice(given: schema.RawEndpointSlice, key: ObjectKey, report: Report) 
             ports=_shared_ports(tuple(_slice_ports(given, report))),
             endpoints=Endpoints(" ".join(addresses), states),
             triggered=_triggered(given, report),
-            options=slice_options(given, report),
+            options=options_of(given, known, report),
             pods=_pods(pods, key.namespace),
         )
     return None

@@ -11,6 +11,7 @@ from click.core import ParameterSource
 
 from nftproxy.api.kinds import kinds_for
 from nftproxy.commands.options import CONFIG, TEMPLATES, configuration, options
+from nftproxy.installed import OPTIONS
 from nftproxy.kernel.capabilities import probe
 from nftproxy.kernel.in_two import in_two
 from nftproxy.library import Cluster, renderer
@@ -91,7 +92,7 @@ def loaded(paths: Sequence[Path], config: Config, strict: bool) -> Manifests:
     Raises:
         BadInput: there is a fault, and `strict` is set.
     """
-    manifests = load(paths, kinds_for(config.service_proxy_name), in_two)
+    manifests = load(paths, kinds_for(config.service_proxy_name, OPTIONS), in_two)
     _report(manifests.problems, strict)
     return manifests
 

@@ -1,9 +1,9 @@
-"""Annotations of nftproxy's own: how each is declared, and the typed values that they set.
+"""Annotations of nftproxy's own: how each is declared, and the typed values that objects have by them.
 
-An annotation is declared in a single place, the field of `ServiceOptions` or `SliceOptions` that it sets:
-`nftproxy.dev/client-connections` sets the field `client_connections`.  Its `Annotation` has the form of its values and
-its effect.  The parsers (api/annotation_parsers.py), the table in docs/semantics.md and the clusters of `conformance`
-all follow these declarations.
+An `Option` declares an annotation, and is the key by which its value is read: `service.options[FAILOVER]`.  It has the
+form of the annotation's values, and its effect.  An extension declares its options in its own folder, and lists them in
+its `Extension`.  The parsers (api/annotation_parsers.py), the table in docs/semantics.md and the clusters of
+`conformance` follow these declarations.
 
 An object without annotations of ours has `PLAIN`, which is the same object for all: it takes no memory, and policy
 needs no None.
@@ -12,13 +12,17 @@ needs no None.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from enum import Enum
-from typing import Annotated, NamedTuple, get_type_hints
+from typing import Any, Generic, NamedTuple, TypeVar, cast
 
 import msgspec
 
-from nftproxy.model.addresses import Network, Protocol
+from nftproxy.model.addresses import Protocol
 from nftproxy.model.keys import KeyEnum
+
+T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
 
 PREFIX = "nftproxy.dev/"
 """The prefix of the names of nftproxy's own annotations."""
@@ -45,13 +49,6 @@ class Failover(Enum):
     SILENT = "silent"
     REFUSED = "refused"
     GONE = "gone"
-
-
-class GuardedFronts(Enum):
-    """The fronts that source ranges may hold for beside a load balancer's addresses."""
-
-    EXTERNAL_IPS = "external-ips"
-    NODE_PORTS = "node-ports"
 
 
 NONE = "none"
@@ -85,130 +82,101 @@ class Word(NamedTuple):
     is_list: bool = False
 
 
-class Annotation(NamedTuple):
-    """An annotation: the form of its values, and its row in docs/semantics.md.
+@dataclass(frozen=True, eq=False)
+class Option(Generic[T_co]):
+    """An annotation, and the key of its value.
 
-    `effect` is a sentence without its subject.  `sets` are the sets and maps that differ by the annotation.
+    Attributes:
+        name: the annotation's name, without the prefix.
+        form: the form of its values.
+        default: the value without the annotation.
+        effect: a sentence without its subject, for docs/semantics.md.
+        sets: the sets and maps that differ by the annotation.
+        restricts: whether it excludes clients, unless its value is empty.
+        is_of_slices: whether EndpointSlices have it, and not Services.
     """
 
+    name: str
     form: Form | Word
+    default: T_co
     effect: str
     sets: tuple[str, ...]
-
-
-class ServiceOptions(msgspec.Struct, frozen=True, gc=False):
-    """The values of a Service's annotations."""
-
-    algorithm: Annotated[
-        Algorithm | None,
-        Annotation(
-            Word(Algorithm), "says how an endpoint is [chosen](#algorithms) for a new connection", ("services",)
-        ),
-    ] = None
-    """None: the configuration's default, which policy/state.py fills in."""
-    weights: Annotated[
-        tuple[ZoneWeight, ...],
-        Annotation(
-            Form.ZONE_WEIGHTS,
-            "[weighs](#weights) endpoints by their zones; zones that it doesn't name have weight 1",
-            ("tcp-endpoints",),
-        ),
-    ] = ()
-    """In the order of the zones' names.  Without weights all endpoints weigh the same."""
-    failover: Annotated[
-        frozenset[Failover] | None,
-        Annotation(
-            Word(Failover, is_list=True),
-            "says after which [failures of an endpoint](#failover) its connections go to other endpoints",
-            ("watched", "retried"),
-        ),
-    ] = None
-    """None: the configuration's default, which policy/state.py fills in."""
-    client_connection_rate: Annotated[
-        Rate | None,
-        Annotation(
-            Form.RATE,
-            "limits the new connections of each client per second; a burst is how many may come in a row, by default "
-            "one second's worth",
-            ("rates",),
-        ),
-    ] = None
-    client_connections: Annotated[
-        int | None, Annotation(Form.LIMIT, "limits the connections that each client has at a time", ("connections",))
-    ] = None
-    denied_source_ranges: Annotated[
-        tuple[Network, ...],
-        Annotation(
-            Form.RANGES,
-            "denies sources in these ranges at all of the Service's addresses, ClusterIPs and node ports included",
-            ("denying", "denied"),
-        ),
-    ] = ()
-    """In both families."""
-    source_ranges_for: Annotated[
-        frozenset[GuardedFronts],
-        Annotation(
-            Word(GuardedFronts, is_list=True),
-            "extends `spec.loadBalancerSourceRanges` to these addresses",
-            ("guarded", "nodeport-guarded"),
-        ),
-    ] = frozenset()
-
-    def algorithm_for(self, protocol: Protocol) -> Algorithm:
-        """The algorithm, which is RANDOM if neither the annotation nor the configuration has any.
-
-        Only TCP has connections to count: of UDP and SCTP, connection tracking knows packets that came lately.
-        """
-        if self.algorithm is Algorithm.LEAST_CONNECTIONS and protocol is not Protocol.TCP:
-            return Algorithm.RANDOM
-        return self.algorithm or Algorithm.RANDOM
-
-    def fails_over(self, *failures: Failover) -> bool:
-        """Whether connections go to other endpoints after any of these failures."""
-        return not (self.failover or frozenset()).isdisjoint(failures)
+    restricts: bool = False
+    is_of_slices: bool = False
 
     @property
-    def screens(self) -> bool:
-        """True if an annotation restricts clients."""
-        return bool(
-            self.client_connection_rate
-            or self.client_connections
-            or self.source_ranges_for
-            or self.denied_source_ranges
-        )
+    def annotation(self) -> str:
+        """The name with the prefix."""
+        return PREFIX + self.name
 
 
-class SliceOptions(msgspec.Struct, frozen=True, gc=False):
-    """The values of an EndpointSlice's annotations."""
+class Options(msgspec.Struct, frozen=True, gc=False):
+    """The values that an object has by annotations, by the names of their options.
 
-    weight: Annotated[
-        int | None,
-        Annotation(
-            Form.WEIGHT, "[weighs](#weights) each endpoint of the slice; the default is 100", ("tcp-endpoints",)
-        ),
-    ] = None
+    `given` is sorted by name.  `restricts` is true if one of the values excludes clients.
+    """
+
+    given: tuple[tuple[str, object], ...] = ()
+    restricts: bool = False
+
+    @classmethod
+    def of(cls, values: Mapping[Option[Any], object]) -> Options:
+        """Return the options with these values, `PLAIN` without any."""
+        if not values:
+            return PLAIN
+        given = sorted((option.name, value) for option, value in values.items())
+        return cls(tuple(given), any(option.restricts and bool(value) for option, value in values.items()))
+
+    def __getitem__(self, option: Option[T]) -> T:
+        """Return the value of an option."""
+        return option.default if self is PLAIN else self.get(option, option.default)
+
+    def get(self, option: Option[T], default: T) -> T:
+        """Return the value of an option, or the default if the object doesn't have the annotation."""
+        return cast("T", next((value for name, value in self.given if name == option.name), default))
+
+    def over(self, defaults: Options) -> Options:
+        """Return these options, with defaults in place of annotations that the object doesn't have."""
+        if self is PLAIN:
+            return defaults
+        given = tuple(sorted((dict(defaults.given) | dict(self.given)).items()))
+        return Options(given, self.restricts or defaults.restricts)
 
 
-PLAIN = ServiceOptions()
-PLAIN_SLICE = SliceOptions()
+PLAIN = Options()
 
 
-def name_of(field: str) -> str:
-    """Return the annotation that sets a field of the options."""
-    return PREFIX + field.replace("_", "-")
+ALGORITHM: Option[Algorithm] = Option(
+    "algorithm",
+    Word(Algorithm),
+    Algorithm.RANDOM,
+    "says how an endpoint is [chosen](#algorithms) for a new connection",
+    ("services",),
+)
+WEIGHTS: Option[tuple[ZoneWeight, ...]] = Option(
+    "weights",
+    Form.ZONE_WEIGHTS,
+    (),
+    "[weighs](#weights) endpoints by their zones; zones that it doesn't name have weight 1",
+    ("tcp-endpoints",),
+)
+"""In the order of the zones' names.  Without weights all endpoints weigh the same."""
+WEIGHT: Option[int | None] = Option(
+    "weight",
+    Form.WEIGHT,
+    None,
+    "[weighs](#weights) each endpoint of the slice; the default is 100",
+    ("tcp-endpoints",),
+    is_of_slices=True,
+)
 
 
-def field_of(name: str) -> str:
-    """Return the field of the options that an annotation sets."""
-    return name.removeprefix(PREFIX).replace("-", "_")
+def algorithm_for(options: Options, protocol: Protocol) -> Algorithm:
+    """The algorithm of a Service with these options.
 
-
-def _declared(options: type[msgspec.Struct]) -> Mapping[str, Annotation]:
-    hints = get_type_hints(options, include_extras=True)
-    return {name_of(field): hint.__metadata__[0] for field, hint in hints.items()}
-
-
-OF_SERVICES = _declared(ServiceOptions)
-"""The annotations of Services, by name."""
-OF_SLICES = _declared(SliceOptions)
-"""The annotations of EndpointSlices, by name."""
+    Only TCP has connections to count: of UDP and SCTP, connection tracking knows packets that came lately.
+    """
+    algorithm = options[ALGORITHM]
+    if algorithm is Algorithm.LEAST_CONNECTIONS and protocol is not Protocol.TCP:
+        return Algorithm.RANDOM
+    return algorithm

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import msgspec
 
 from nftproxy.model.addresses import Address, Family, Network, Protocol, host_port
-from nftproxy.model.annotations import PLAIN, PLAIN_SLICE, ServiceOptions, SliceOptions
+from nftproxy.model.annotations import PLAIN, Options
 from nftproxy.model.keys import KeyEnum
 
 
@@ -86,7 +86,7 @@ class Service(msgspec.Struct, frozen=True, gc=False):
     health_check_node_port: int = 0  # 0 unless type LoadBalancer with externalTrafficPolicy Local
     traffic_distribution: TrafficDistribution = TrafficDistribution.NONE
     labels: tuple[Label, ...] = ()  # for the selectors of `nftproxy list`: no rule depends on them
-    options: ServiceOptions = PLAIN  # the values of nftproxy's own annotations
+    options: Options = PLAIN  # the values of nftproxy's own annotations
     proxied_ips: tuple[Address, ...] = ()  # the ingress IPs with the ipMode Proxy: no rule depends on them
     faults: tuple[
         str, ...
@@ -171,7 +171,7 @@ class EndpointSlice(msgspec.Struct, frozen=True, gc=False):
     """The time of the change that led to this version, in seconds since the epoch, 0 if unknown.
 
     It is the annotation endpoints.kubernetes.io/last-change-trigger-time."""
-    options: SliceOptions = PLAIN_SLICE  # the values of nftproxy's own annotations
+    options: Options = PLAIN  # the values of nftproxy's own annotations
     pods: str = ""
     """The name of each endpoint's pod, in the order of `endpoints`, separated by blanks.  "" if none is known.
 

@@ -11,7 +11,7 @@ from nftproxy.extensions.algorithms.placement import NO_FACTORS, is_consistent, 
 from nftproxy.extensions.least_connections.factors import Factors, ListKey
 from nftproxy.extensions.least_connections.known_factors import factors_of
 from nftproxy.model.addresses import Family, Protocol
-from nftproxy.model.annotations import Algorithm
+from nftproxy.model.annotations import Algorithm, algorithm_for
 from nftproxy.model.objects import Service, ServicePort, TrafficPolicy
 from nftproxy.policy.choosing.candidates import Candidate
 from nftproxy.policy.extension import Settings
@@ -42,7 +42,7 @@ def algorithm_of(family: Family, service: Service, protocol: Protocol, settings:
     Clients are remembered in a map, which the nft of some nodes doesn't support for IPv6.  There a hash of the client's
     address must bring them back.
     """
-    algorithm = service.options.algorithm_for(protocol)
+    algorithm = algorithm_for(service.options, protocol)
     if service.affinity_timeout is None or _has_maps(family, settings):
         return algorithm
     return Algorithm.CONSISTENT_HASH if is_consistent(algorithm) else Algorithm.SOURCE_HASH

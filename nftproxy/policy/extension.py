@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
 from nftproxy.model.addresses import Address, Family
-from nftproxy.model.annotations import PLAIN
+from nftproxy.model.annotations import PLAIN, Option, Options
 from nftproxy.model.events import Observation
 from nftproxy.model.objects import ObjectKey, Place, Service, ServicePort
 from nftproxy.model.settings import Capabilities, Config
@@ -108,11 +108,14 @@ class Extension:
     Attributes:
         name: the name of its folder.
         templates: the names of its templates.
+        options: the annotations that it declares.
+        defaults: the values that the configuration gives to Services without these annotations.
         uses: the parts of the feature that a Service's annotations ask for, empty if they ask for none.
             `ClusterState.users` has the Services of each.
         is_everywhere: whether the configuration asks for it in all Services.
         endings: the verdicts for packets that no endpoint gets, None to leave the proxy's.
         restriction: the clients that a Service excludes by it.
+        elements: the most elements that a Service has by it, in both families together.
         table: its share of the skeleton of a table, None without any.
         later: the share whose declarations belong to the shape of every table, as a Service may ask for them later.
         ports: returns a function that adds to the ports of a Service.
@@ -125,10 +128,13 @@ class Extension:
 
     name: str
     templates: tuple[str, ...] = ()
+    options: tuple[Option[Any], ...] = ()
+    defaults: Callable[[Config], Options] = lambda _: PLAIN
     uses: Callable[[Service], Collection[Hashable]] = _no_uses
     is_everywhere: Callable[[Config], bool] = lambda _: False
     endings: Callable[[Config], Endings | None] = lambda _: None
     restriction: Callable[[Service, Family], Restriction] = lambda _, __: UNRESTRICTED
+    elements: Callable[[Service, Config], int] = lambda _, __: 0
     table: Callable[[ClusterState, Settings, Family], Part | None] = lambda _, __, ___: None
     later: Callable[[Family], Part | None] = lambda _: None
     ports: Callable[[CompiledService], AddToPort] | None = None
@@ -158,6 +164,11 @@ class Settings:
         object.__setattr__(self, "everywhere", asked)
         object.__setattr__(self, "endings", next(filter(None, endings), Endings()))
 
+    @property
+    def options(self) -> tuple[Option[Any], ...]:
+        """The annotations that the extensions declare."""
+        return tuple(option for each in self.extensions for option in each.options)
+
     def extensions_of(self, service: Service) -> tuple[Extension, ...]:
         """The extensions that a Service asks for, and those that the configuration asks for everywhere."""
         if service.options is PLAIN:  # as with nearly every Service
@@ -166,8 +177,11 @@ class Settings:
 
     def extended(self) -> Extended:
         """What extensions say of the state."""
-        concerned = {kind: each for extension in self.extensions for kind, each in extension.concerned.items()}
-        return Extended(self._uses, self._left_out, concerned)
+        concerned = {kind: found for each in self.extensions for kind, found in each.concerned.items()}
+        defaults = PLAIN
+        for each in self.extensions:
+            defaults = each.defaults(self.config).over(defaults)
+        return Extended(self._uses, self._left_out, concerned, self._elements, defaults)
 
     def _uses(self, service: Service) -> frozenset[Hashable]:
         """The names of the extensions that a Service's annotations ask for, and the parts of these."""
@@ -175,6 +189,10 @@ class Settings:
             return frozenset()
         asked = {each.name: each.uses(service) for each in self.extensions}
         return frozenset(use for name, uses in asked.items() if uses for use in (name, *uses))
+
+    def _elements(self, service: Service) -> int:
+        extensions = self.everywhere if service.options is PLAIN else self.extensions_of(service)
+        return sum([each.elements(service, self.config) for each in extensions])
 
     def _left_out(self, state: ClusterState, service: Service) -> Sequence[Place]:
         found = [place for each in self.extensions for place in each.left_out(state, service)]

@@ -32,7 +32,7 @@ from collections.abc import Collection, Iterable, Iterator, Set
 from typing import NamedTuple
 
 from nftproxy.model.addresses import Address, Family, Network, Protocol, family_of
-from nftproxy.model.annotations import PLAIN, ServiceOptions
+from nftproxy.model.annotations import PLAIN, Options
 from nftproxy.model.objects import ObjectKey, Service, ServicePort, TrafficPolicy
 from nftproxy.policy.choosing.candidates import Candidate, candidates_of
 from nftproxy.policy.claims import NODE, Claim
@@ -238,7 +238,7 @@ class Flows:
         return entered
 
 
-_Restrictions = tuple[tuple[Network, ...], ServiceOptions]
+_Restrictions = tuple[tuple[Network, ...], Options]
 
 
 def _restrictions(settings: Settings, service: Service) -> _Restrictions | None:

@@ -16,10 +16,9 @@ from typing import NamedTuple
 
 from nftproxy.extensions.algorithms.placement import most_placed, rows_at_most
 from nftproxy.model.addresses import Family, Protocol, family_of
-from nftproxy.model.annotations import PLAIN, PLAIN_SLICE, Failover, ServiceOptions
+from nftproxy.model.annotations import PLAIN, WEIGHT, WEIGHTS, algorithm_for
 from nftproxy.model.codes import Code
 from nftproxy.model.objects import EndpointSlice, Service, TrafficPolicy
-from nftproxy.model.settings import Config
 from nftproxy.policy.choosing.candidates import weight_of
 from nftproxy.policy.numbers import MAX_ROWS as MAX_DRAWN
 from nftproxy.policy.ranges import keys_at_most
@@ -47,8 +46,6 @@ share one."""
 
 FRONT = 2
 """Elements of a front in any case: in `services` and in `fronts`."""
-SCREENED = 4
-"""Further elements of a front that restricts its clients by annotations (client_limits/port.nft.j2)."""
 COMMON_TIMEOUTS = frozenset(
     [*(60 * minutes for minutes in (1, 2, 5, 10, 15, 20, 30)), *(3600 * hours for hours in (1, 2, 3, 4, 6, 8, 12, 24))]
 )
@@ -58,9 +55,6 @@ ODD_TIMEOUT = 500
 
 Each timeout has a map and chains of its own: 1 KB of text, and 2.4 KB as libnftables compiles it.  It compiles up to
 4 MiB for one load, some 1,700 timeouts, and the default budget allows 1,200."""
-
-
-_OPEN = Config()
 
 
 class Exceeded(NamedTuple):
@@ -104,7 +98,7 @@ def excess(service: Service, slices: Collection[EndpointSlice]) -> str:
     return f"its fronts and endpoints come to {rows} rows, and {MAX_ROWS} are allowed" if rows > MAX_ROWS else ""
 
 
-def size(service: Service, slices: Collection[EndpointSlice], crowded: int = 0, config: Config = _OPEN) -> int:
+def size(service: Service, slices: Collection[EndpointSlice], crowded: int = 0, extra: int = 0) -> int:
     """The most elements that a Service may have, in both families together.  It has as many, or a few less or more.
 
     The result is the same on all nodes.  Where the number depends on the node, the node with the most counts.  A node
@@ -114,21 +108,15 @@ def size(service: Service, slices: Collection[EndpointSlice], crowded: int = 0, 
         service: the Service.
         slices: its EndpointSlices.
         crowded: the sum of `crowd_of` of these, each as often as the slice offers a port of the Service.
-        config: the configuration, by which external addresses may have elements of their own, and answer pings.
+        extra: the most elements that the Service has by extensions.
     """
-    options = service.options
     front = FRONT + (service.affinity_timeout is not None)
-    front += options is not PLAIN and _optional(options)
     lists = 1 + (service.external_policy is TrafficPolicy.LOCAL)
-    outside = front + lists + bool(service.source_ranges) + (lists - 1) * options.fails_over(Failover.REFUSED)
+    outside = front + lists + bool(service.source_ranges)
     node_ports = sum([port.node_port > 0 for port in service.ports])
-    elements = crowded + keys_at_most(service.source_ranges) + keys_at_most(options.denied_source_ranges)
+    elements = crowded + extra + keys_at_most(service.source_ranges)
     elements += _of_timeout(service)
-    for family, (inside, external) in _addresses_by_family(service).items():
-        if config.tells_external_addresses:
-            elements += external
-        if config.answers_pings:
-            elements += inside + external * lists * max(keys_at_most(service.source_ranges), 1)
+    for family, (inside, external) in addresses_by_family(service).items():
         elements += inside * (len(service.ports) * front + 1) + (external * len(service.ports) + node_ports) * outside
         rows = _all_rows(service, [each for each in slices if each.family is family])
         elements += rows * (inside + external + (node_ports > 0)) * _copies(service)
@@ -169,9 +157,19 @@ def weighs_the_same(old: EndpointSlice, new: EndpointSlice) -> bool:
     )
 
 
-def _optional(options: ServiceOptions) -> int:
-    """The elements of a front that annotations ask for."""
-    return SCREENED * options.screens + options.fails_over(Failover.SILENT) + 2 * options.fails_over(Failover.REFUSED)
+class FrontCounts(NamedTuple):
+    """The most fronts of a Service, in both families together: all, and those at external addresses and node ports."""
+
+    all: int
+    outside: int
+
+
+def fronts_at_most(service: Service) -> FrontCounts:
+    """Count the fronts that a Service may have."""
+    by_family, ports = addresses_by_family(service), len(service.ports)
+    node_ports = sum([port.node_port > 0 for port in service.ports])
+    outside = sum([external * ports + node_ports for _, external in by_family.values()])
+    return FrontCounts(outside + sum([inside * ports for inside, _ in by_family.values()]), outside)
 
 
 def _of_timeout(service: Service) -> int:
@@ -190,23 +188,25 @@ def _all_rows(service: Service, slices: Collection[EndpointSlice]) -> int:
     Ports of slices that the Service doesn't have make no rows.  A port without endpoints has an element in
     `no-endpoints` instead.
     """
-    if service.options is PLAIN and all(each.options is PLAIN_SLICE for each in slices):
+    if service.options is PLAIN and all(each.options is PLAIN for each in slices):
         offered = zip(slices, offered_ports(service, slices), strict=True)
         rows = sum([len(each.endpoints.states) * count for each, count in offered])
     else:
         weights = [weight_of(each) for each in slices]
-        of_zones = max((weight for _, weight in service.options.weights), default=1)
+        of_zones = max((weight for _, weight in service.options[WEIGHTS]), default=1)
         heaviest = max(weights, default=1) // (math.gcd(*weights) or 1) * max(of_zones, 1)
         endpoints = _endpoints(slices)
         counts = [
             (endpoints[family, port.name, port.protocol], port.protocol) for port in service.ports for family in Family
         ]
-        algorithm = service.options.algorithm_for
-        rows = sum(rows_at_most(count, algorithm(protocol), heaviest) for count, protocol in counts if count)
+        options = service.options
+        rows = sum(
+            rows_at_most(count, algorithm_for(options, protocol), heaviest) for count, protocol in counts if count
+        )
     return max(rows, 1) + max(len(service.ports) - 1, 0)
 
 
-def _addresses_by_family(service: Service) -> Mapping[Family, tuple[int, int]]:
+def addresses_by_family(service: Service) -> Mapping[Family, tuple[int, int]]:
     """The number of ClusterIPs and of external addresses, in each family that the Service is of."""
     ips, external = service.cluster_ips, service.load_balancer_ips + service.external_ips
     if len(ips) == 1 and not external:  # as with nearly every Service
@@ -227,8 +227,8 @@ def _copies(service: Service) -> int:
 
 def _most_placed(service: Service, slices: Collection[EndpointSlice], endpoints: int, protocol: Protocol) -> int:
     """The most rows of so many endpoints at a front: more if an algorithm or weights repeat them."""
-    is_weighted = bool(service.options.weights) or any(each.options.weight is not None for each in slices)
-    algorithm = service.options.algorithm_for(protocol)
+    is_weighted = bool(service.options[WEIGHTS]) or any(each.options[WEIGHT] is not None for each in slices)
+    algorithm = algorithm_for(service.options, protocol)
     return most_placed(endpoints, algorithm, is_weighted=is_weighted) if endpoints else 0
 
 

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from nftproxy.model.addresses import Address, Family, Network
-from nftproxy.model.annotations import PLAIN, Algorithm
+from nftproxy.model.annotations import PLAIN, Options
 from nftproxy.model.events import ApiServers, Event, HostAddresses, Listed, Observation, Put, Removed, Seen, key_of
 from nftproxy.model.objects import (
     ClusterObject,
@@ -65,14 +65,18 @@ class Extended(NamedTuple):
     `uses` returns the parts of extensions that a Service asks for.  `left_out` returns the endpoints that a Service
     leaves out, the first ones first if not all may be left out.  `concerned` has, by the type of an observation, a
     function that returns the Services whose endpoints change by it, given the observations before and after.
+    `elements` returns the most elements that a Service has by extensions.  `defaults` are the values of options that
+    the configuration gives to Services without the annotation.
     """
 
     uses: Callable[[Service], frozenset[Hashable]]
     left_out: Callable[[ClusterState, Service], Sequence[Place]]
     concerned: Mapping[type[Observation], Callable[[ClusterState, Any, Any], Iterable[ObjectKey]]]
+    elements: Callable[[Service], int]
+    defaults: Options
 
 
-NOT_EXTENDED = Extended(lambda _: frozenset(), lambda _, __: (), {})
+NOT_EXTENDED = Extended(lambda _: frozenset(), lambda _, __: (), {}, lambda _: 0, PLAIN)
 
 
 class ClusterState:
@@ -102,9 +106,6 @@ class ClusterState:
         self.excessive: dict[ObjectKey, Exceeded | Shortage] = {}
         self.excess_changes = 0
         self._budget = Budget(config.element_budget)
-        self._config = config
-        self._defaults = _defaults(config)
-        self._plain = msgspec.structs.replace(PLAIN, **self._defaults)
         self.ignored: dict[ObjectKey, Ignored] = {}
         self._given: dict[ObjectKey, Service] = {}
         self._unjudged: set[ObjectKey] = set()
@@ -180,7 +181,7 @@ class ClusterState:
             else:
                 slices[each.key] = each
         fits = given and not excess(given, slices.values())
-        return size(given, slices.values(), config=self._config) if given and fits else 0
+        return size(given, slices.values(), extra=self._extended.elements(given)) if given and fits else 0
 
     def counted_size(self, key: ObjectKey) -> int:
         """The elements that a Service may come to, 0 if it exceeds a limit."""
@@ -294,11 +295,9 @@ class ClusterState:
 
     def _with_defaults(self, new: Service) -> Service:
         """The Service with the configuration's defaults in place of annotations that it doesn't have."""
-        missing = {field: value for field, value in self._defaults.items() if getattr(new.options, field) is None}
-        if not missing:
+        if self._extended.defaults is PLAIN:
             return new
-        options = self._plain if new.options is PLAIN else msgspec.structs.replace(new.options, **missing)
-        return msgspec.structs.replace(new, options=options)
+        return msgspec.structs.replace(new, options=new.options.over(self._extended.defaults))
 
     def _change_service(self, key: ObjectKey, new: Service | None) -> None:
         if self._given.get(key) == new:
@@ -348,7 +347,7 @@ class ClusterState:
         else:
             offered = zip(slices, offered_ports(given, slices), strict=True)
             crowded = sum([self._crowds.get(each.key, 0) * count for each, count in offered])
-            self._budget.put(given, size(given, slices, crowded, self._config))
+            self._budget.put(given, size(given, slices, crowded, self._extended.elements(given)))
         return reason
 
     def _enter(self, key: ObjectKey, excess: Exceeded | Shortage | None, touched: Invalidation) -> None:
@@ -421,9 +420,3 @@ class ClusterState:
         ):  # no rule depends on these
             self.claims.set_node_addresses(frozenset(new.addresses))
             touched.table = touched.everything = True
-
-
-def _defaults(config: Config) -> dict[str, Any]:
-    """The options of Services without annotations, as far as they differ from `PLAIN`."""
-    algorithm = {"algorithm": config.algorithm} if config.algorithm is not Algorithm.RANDOM else {}
-    return {**algorithm, **({"failover": config.failover} if config.failover else {})}

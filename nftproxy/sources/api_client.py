@@ -12,7 +12,7 @@ import contextlib
 import logging
 import random
 from collections import Counter
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,6 +24,7 @@ from nftproxy.api.reflector import Reflector
 from nftproxy.api.resources import Resource, resources
 from nftproxy.api.responses import ErrorStatus, read_error
 from nftproxy.logs import warn, warn_of
+from nftproxy.model.annotations import Option
 from nftproxy.model.codes import Code
 from nftproxy.model.errors import Problem, Unavailable
 from nftproxy.model.events import Event
@@ -128,9 +129,11 @@ class ApiClient:
         """The URL of the present server, and the proxy on the way."""
         return self._access.way
 
-    def sources(self, node_name: str, proxy_name: str) -> dict[str, AsyncGenerator[list[Event]]]:
+    def sources(
+        self, node_name: str, proxy_name: str, options: Iterable[Option[Any]] = ()
+    ) -> dict[str, AsyncGenerator[list[Event]]]:
         """Every resource that a service proxy on a node follows, by its plural, and where the API server is."""
-        followed = {resource.plural: self.list_and_watch(resource) for resource in resources(node_name, proxy_name)}
+        followed = {each.plural: self.list_and_watch(each) for each in resources(node_name, proxy_name, options)}
         return {**followed, "the API server's addresses": self._server_addresses.events()}
 
     async def list_and_watch(self, resource: Resource) -> AsyncGenerator[list[Event]]:

@@ -13,35 +13,29 @@ from nftproxy.api import schema
 from nftproxy.api.annotation_parsers import (
     LADDER,
     LONGEST_VALUE,
-    MAX_DENIED_RANGES,
+    MAX_RANGES,
     MOST_ZONES,
     BadValue,
+    options_of,
     parse,
-    service_options,
-    slice_options,
 )
 from nftproxy.api.parse import parse_json
-from nftproxy.model.annotations import (
-    OF_SERVICES,
-    OF_SLICES,
-    PLAIN,
-    PLAIN_SLICE,
-    Algorithm,
-    Failover,
-    Form,
-    Rate,
-    ServiceOptions,
-    SliceOptions,
-    Word,
-)
+from nftproxy.extensions.client_limits.annotations import DENIED_RANGES, RANGES_FOR
+from nftproxy.installed import OPTIONS
+from nftproxy.model.annotations import ALGORITHM, PLAIN, WEIGHT, WEIGHTS, Algorithm, Failover, Form, Options, Rate, Word
 from nftproxy.model.codes import Code
 from nftproxy.model.errors import Problem
 from nftproxy.model.objects import EndpointSlice, Service
 from tests.support import raw
 from tests.support.annotations import ROWS, Row, each_annotation
+from tests.support.factories import INSTALLED_KINDS
+
+OF_SERVICES, OF_SLICES = (
+    {each.annotation: each for each in OPTIONS if each.is_of_slices is of_slices} for of_slices in (False, True)
+)
 
 
-def options(given: Mapping[str, Any]) -> tuple[ServiceOptions, list[str]]:
+def options(given: Mapping[str, Any]) -> tuple[Options, list[str]]:
     """The options of a Service with these annotations, and the reports."""
     problems: list[str] = []
 
@@ -50,7 +44,7 @@ def options(given: Mapping[str, Any]) -> tuple[ServiceOptions, list[str]]:
         problems.append(f"{field}: {message}")
 
     metadata = schema.ObjectMeta(annotations=dict(given))
-    return service_options(schema.RawService(metadata=metadata), report), problems
+    return options_of(schema.ApiObject(metadata=metadata), OF_SERVICES, report), problems
 
 
 def refuse(*problem: object) -> None:
@@ -61,7 +55,7 @@ def refuse(*problem: object) -> None:
 def test_each_annotation_sets_its_field_only() -> None:
     """Each annotation sets its field, with or without blanks around the value, and no other field."""
     given = {"nftproxy.dev/algorithm": " round-robin\n", "nftproxy.dev/weights": "zone:b=1, zone:a=3", "x": "y"}
-    assert options(given) == (ServiceOptions(algorithm=Algorithm.ROUND_ROBIN, weights=(("a", 3), ("b", 1))), [])
+    assert options(given) == (Options.of({ALGORITHM: Algorithm.ROUND_ROBIN, WEIGHTS: (("a", 3), ("b", 1))}), [])
 
 
 @pytest.mark.parametrize(
@@ -89,7 +83,7 @@ def test_each_annotation_sets_its_field_only() -> None:
 def test_a_bad_annotation_costs_only_itself(name: str, value: object, problem: str) -> None:
     """An unknown annotation or a bad value is reported, and the annotation beside it has its effect."""
     given = {f"nftproxy.dev/{name}": value, "nftproxy.dev/weights": "zone:a=1"}
-    assert options(given) == (ServiceOptions(weights=(("a", 1),)), [f"metadata.annotations{problem}"])
+    assert options(given) == (Options.of({WEIGHTS: (("a", 1),)}), [f"metadata.annotations{problem}"])
 
 
 @pytest.mark.parametrize("given", [{}, {"example.org/algorithm": "rr", "algorithm": "rr", "nftproxy.develop/x": ""}])
@@ -112,7 +106,7 @@ def test_unknown_annotations_are_counted_beyond_some() -> None:
 def test_longest_value_is_read() -> None:
     """A value of as many characters as are read has its effect, blanks and all."""
     given = {"nftproxy.dev/algorithm": "round-robin".ljust(65_536)}
-    assert options(given) == (ServiceOptions(algorithm=Algorithm.ROUND_ROBIN), [])
+    assert options(given) == (Options.of({ALGORITHM: Algorithm.ROUND_ROBIN}), [])
 
 
 MOST = ",".join(f"zone:z{number:02}=1" for number in range(MOST_ZONES))
@@ -186,24 +180,23 @@ def test_options_of_slices() -> None:
     """An EndpointSlice has annotations of its own: a Service's annotations are unknown there."""
     metadata = schema.ObjectMeta(annotations={"nftproxy.dev/weight": "0"})
     given = schema.RawEndpointSlice(metadata=metadata)
-    assert slice_options(given, refuse) == SliceOptions(weight=0)
-    assert slice_options(schema.RawEndpointSlice(), refuse) is PLAIN_SLICE
+    assert options_of(given, OF_SLICES, refuse) == Options.of({WEIGHT: 0})
+    assert options_of(schema.RawEndpointSlice(), OF_SLICES, refuse) is PLAIN
 
 
 def test_there_is_a_row_for_each_annotation() -> None:
     """The table of these tests has every annotation that is declared, and no other."""
-    assert {row.full_name for row in ROWS} == OF_SERVICES.keys() | OF_SLICES.keys()
+    assert {row.full_name for row in ROWS} == {option.annotation for option in OPTIONS}
 
 
 @each_annotation
-def test_an_annotation_sets_its_field(row: Row) -> None:
-    """A good value sets the field of the annotation's name, and no other."""
+def test_an_annotation_sets_its_option(row: Row) -> None:
+    """A good value sets the annotation's option, and no other."""
     metadata = schema.ObjectMeta(annotations={row.full_name: row.value})
-    field: dict[str, Any] = {row.name.replace("-", "_"): row.means}
-    if row.is_of_slice:
-        assert slice_options(schema.RawEndpointSlice(metadata=metadata), refuse) == SliceOptions(**field)
-    else:
-        assert service_options(schema.RawService(metadata=metadata), refuse) == ServiceOptions(**field)
+    known = OF_SLICES if row.is_of_slice else OF_SERVICES
+    found = options_of(schema.ApiObject(metadata=metadata), known, refuse)
+    assert found == Options.of({row.option: row.means})
+    assert found[row.option] == row.means
 
 
 def test_problems_name_the_object_and_the_annotation() -> None:
@@ -215,7 +208,7 @@ def test_problems_name_the_object_and_the_annotation() -> None:
         annotated = raw.changed(given, "metadata|annotations", {"nftproxy.dev/new": "1"})
         plain, _ = raw.read(raw.changed(given, "metadata|annotations", {}))
         problems: list[Problem] = []
-        found = parse_json(json.dumps(annotated).encode(), "", problems)
+        found = parse_json(json.dumps(annotated).encode(), "", problems, kinds=INSTALLED_KINDS)
         assert isinstance(plain, kind)
         assert isinstance(found, kind)
         assert msgspec.structs.replace(found, faults=()) == plain
@@ -251,16 +244,16 @@ def test_limits_that_there_are() -> None:
 def test_denied_ranges(text: str, ranges: list[str], problem: str) -> None:
     """A bad range is reported, and the good ranges are denied."""
     made, problems = service_with({"nftproxy.dev/denied-source-ranges": text})
-    assert [str(each) for each in made.options.denied_source_ranges] == ranges
+    assert [str(each) for each in made.options[DENIED_RANGES]] == ranges
     field = "Service shop/web: metadata.annotations[nftproxy.dev/denied-source-ranges]"
     assert problems == ([f"{field}: {problem}"] if problem else [])
 
 
 def test_denied_ranges_are_bounded() -> None:
     """Only the first thousand ranges are denied, and that is a single problem."""
-    text = ",".join(f"10.{n // 250}.{n % 250}.0/24" for n in range(MAX_DENIED_RANGES + 5))
+    text = ",".join(f"10.{n // 250}.{n % 250}.0/24" for n in range(MAX_RANGES + 5))
     made, problems = service_with({"nftproxy.dev/denied-source-ranges": text})
-    assert len(made.options.denied_source_ranges) == MAX_DENIED_RANGES
+    assert len(made.options[DENIED_RANGES]) == MAX_RANGES
     assert [problem.partition("]: ")[2] for problem in problems] == [
         "has more than 1000 elements: the rest is in force"
     ]
@@ -279,7 +272,7 @@ def test_denied_ranges_are_bounded() -> None:
 def test_source_ranges_for(text: str, words: set[str], count: int) -> None:
     """Each known word has its effect, and an unknown word is reported."""
     made, problems = service_with({"nftproxy.dev/source-ranges-for": text})
-    assert {each.value for each in made.options.source_ranges_for} == words
+    assert {each.value for each in made.options[RANGES_FOR]} == words
     assert len(problems) == count
 
 

@@ -27,7 +27,7 @@ from nftproxy_conformance.specification.world import Place, World
 from nftproxy_conformance.strategies.probes import NODE_ADDRESSES
 
 from nftproxy.model.addresses import Address, Protocol
-from nftproxy.model.annotations import Algorithm, Failover, ServiceOptions
+from nftproxy.model.annotations import ALGORITHM, WEIGHTS, Algorithm, Failover, Options
 from nftproxy.model.objects import EndpointSlice, Service, ServiceCIDR
 from nftproxy.model.settings import ExternalAddresses, Ping
 from tests.support.factories import networks, node, service, service_cidr, settings, slice_of
@@ -167,7 +167,7 @@ def test_weights_and_algorithms() -> None:
         slice_of(endpoints=[f"10.1.1.{number} in=a"], suffix=str(number), weight=weight)
         for number, weight in ((1, 0), (2, 25), (3, 100))
     )
-    options = ServiceOptions(algorithm=Algorithm.SOURCE_HASH, weights=(("a", 3),))
+    options = Options.of({ALGORITHM: Algorithm.SOURCE_HASH, WEIGHTS: (("a", 3),)})
     probe = Probe(Origin.POD, "10.96.0.10", 80, source="10.1.0.77")
     oracle = Oracle(world(service(options=options), drained, light, heavy))
     assert oracle.expected(probe) == at("10.1.1.2", "10.1.1.3")

@@ -28,7 +28,7 @@ from nftproxy_conformance.strategies.focused import PLAIN_CONFIG, PLAIN_NODE
 from nftproxy_conformance.strategies.worlds import world_of
 from nftproxy_conformance.trials.trial import but_for_sources, exactly
 
-from nftproxy.model.annotations import PLAIN, Algorithm
+from nftproxy.model.annotations import ALGORITHM, Algorithm, Options
 from nftproxy.model.objects import ClusterObject, Node, TrafficPolicy
 from nftproxy.model.settings import ExternalAddresses, NodePortAddresses, Ping
 from tests.support.factories import networks, service, service_cidr, slice_of
@@ -301,7 +301,7 @@ def test_a_client_whose_front_changes_its_owner() -> None:
 
 def test_a_client_whom_only_our_hash_remembers() -> None:
     """D19: an algorithm of ours keeps clients at a pod, kube-proxy doesn't know it."""
-    hashed = structs.replace(SERVED, options=structs.replace(PLAIN, algorithm=Algorithm.SOURCE_HASH))
+    hashed = structs.replace(SERVED, options=Options.of({ALGORITHM: Algorithm.SOURCE_HASH}))
     assert moves(world(hashed, PODS), []) == "D19"
     assert moves(world(STICKY, PODS), []) == ""
 

@@ -43,7 +43,7 @@ from nftproxy.sources.config_documents import load_config
 from nftproxy.sources.files import load
 from nftproxy.templates_dir import templates_dir
 from tests.support.command import nftproxy
-from tests.support.factories import networks, renderer, templates
+from tests.support.factories import INSTALLED_KINDS, networks, renderer, templates
 from tests.system.fuzz.effort import IS_LONG
 
 needs_lab = pytest.mark.skipif(bool(obstacle()), reason=obstacle())
@@ -90,7 +90,7 @@ def written(directory: Path, manifest: str, config: str) -> World:
     """The world that files tell of, as `render` reads them."""
     (directory / "manifests.yaml").write_text(manifest)
     (directory / "config.yaml").write_text(config)
-    found = load([directory / "manifests.yaml"])
+    found = load([directory / "manifests.yaml"], INSTALLED_KINDS)
     notes = {Code.ONE_FAMILY_GUARDED}  # a note about a world that was meant so
     assert [each for each in found.problems if each.code not in notes] == []
     assert found.ignored == []

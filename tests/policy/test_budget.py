@@ -208,7 +208,6 @@ def test_a_size_is_never_too_small(shape: str, count: int) -> None:
         slices.append(
             slice_of("shop/web", [f"fd00:1::{each}" for each in range(1, count + 1)], ports=names, suffix="6")
         )
-    config = Config(**CLOSED) if shape == "closed" else Config()
     agent = pipeline(made, *slices, **CLOSED if shape == "closed" else {})
     blocks = [
         block for each in agent.generations.values() for owner, block in each.blocks.items() if owner != "this node"
@@ -220,7 +219,7 @@ def test_a_size_is_never_too_small(shape: str, count: int) -> None:
         if not element.value.startswith(("goto", "jump")) and "-slots-" not in element.container
     }
     crowded = sum((crowd_of(each) + 1) * len(each.ports) for each in slices)
-    reckoned = size(made, slices, crowded, config)
+    reckoned = size(made, slices, crowded, agent.settings.extended().elements(made))
     assert any(each.container == "external-ips" for each in found) is (shape == "closed")
     assert len(found) <= reckoned
     assert reckoned <= 5 * len(found)

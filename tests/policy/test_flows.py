@@ -14,6 +14,7 @@ from nftproxy_conformance.strategies.histories import clusters, histories, survi
 from nftproxy_conformance.strategies.objects import Given, all_settings
 
 from nftproxy.model.addresses import Address, Family, Protocol, family_of
+from nftproxy.model.annotations import WEIGHT, WEIGHTS
 from nftproxy.model.events import Event, Put, Removed, key_of
 from nftproxy.model.objects import EndpointSlice, Service, TrafficPolicy
 from nftproxy.pipeline import Pipeline
@@ -301,8 +302,8 @@ def _kept_on_node(made: Pipeline) -> set[AddressPort]:
 
 
 def _drains(made: Pipeline) -> bool:
-    weights = [each.options.weight for key in made.state.services for each in made.state.slices_of(key)]
-    return 0 in weights or any(0 in dict(each.options.weights).values() for each in made.state.services.values())
+    weights = [each.options[WEIGHT] for key in made.state.services for each in made.state.slices_of(key)]
+    return 0 in weights or any(0 in dict(each.options[WEIGHTS]).values() for each in made.state.services.values())
 
 
 def _told(made: Pipeline) -> LastingFronts:

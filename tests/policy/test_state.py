@@ -12,10 +12,11 @@ from nftproxy_conformance.strategies import quick
 from nftproxy_conformance.strategies.histories import batches, clusters, histories, survivors
 from nftproxy_conformance.strategies.objects import SERVICES, Given
 
+from nftproxy.extensions.failover.annotations import FAILOVER
 from nftproxy.extensions.failover.silent_places import SilentPlaces
 from nftproxy.installed import INSTALLED
 from nftproxy.model.addresses import Address
-from nftproxy.model.annotations import Algorithm, Failover, ServiceOptions
+from nftproxy.model.annotations import ALGORITHM, Algorithm, Failover, Options
 from nftproxy.model.events import ApiServers, Event, Listed, Put, Removed, key_of
 from nftproxy.model.objects import EndpointSlice, Node, Place, Service, ServiceCIDR
 from nftproxy.model.settings import Config
@@ -51,6 +52,12 @@ def state(*objects: Given) -> ClusterState:
     return made
 
 
+def configured(**fields: Any) -> ClusterState:
+    """The state of node-a with this configuration."""
+    config = Config(**fields)
+    return ClusterState("node-a", config, Settings(config, extensions=INSTALLED).extended())
+
+
 def touched(*names: str) -> Invalidation:
     """These Services, and nothing else."""
     return Invalidation(services=set(map(key, names)))
@@ -66,7 +73,7 @@ def touched_endpoints(*names: str) -> Invalidation:
 
 def test_silent_endpoints_touch_whoever_leaves_them_out() -> None:
     """An endpoint that falls silent, or answers again, touches each Service that leaves it out."""
-    leave_out = ServiceOptions(failover=frozenset({Failover.SILENT}))
+    leave_out = Options.of({FAILOVER: frozenset({Failover.SILENT})})
     with_it = ["shop/a", "shop/b", "shop/c"]
     made = state(
         *(service(name, options=leave_out) for name in (*with_it, "shop/other")),
@@ -84,18 +91,18 @@ def test_the_annotation_goes_before_the_configuration(annotation: str | None, ha
     """The configuration's failover is of Services without the annotation, listed or followed."""
     web = service(annotations={"failover": annotation} if annotation else {})
     for event in (Put(web), Listed(Service, (web,))):
-        made = ClusterState("node-a", Config(failover=frozenset({Failover.SILENT})))
+        made = configured(failover=frozenset({Failover.SILENT}))
         made.ingest(event)
-        assert (Failover.SILENT in (made.services[web.key].options.failover or ())) is has_it
+        assert (Failover.SILENT in made.services[web.key].options[FAILOVER]) is has_it
 
 
 def test_the_default_algorithm_is_of_services_without_the_annotation() -> None:
     """Plain Services share the configuration's options, and are untouched where the configuration names nothing."""
     plain, own = service("shop/a"), service("shop/b", annotations={"algorithm": "random"})
     other = service("shop/c")
-    made = ClusterState("node-a", Config(algorithm=Algorithm.SOURCE_HASH))
+    made = configured(algorithm=Algorithm.SOURCE_HASH)
     made.ingest(Listed(Service, (plain, own, other)))
-    assert [each.options.algorithm for each in made.services.values()] == [
+    assert [each.options[ALGORITHM] for each in made.services.values()] == [
         Algorithm.SOURCE_HASH,
         Algorithm.RANDOM,
         Algorithm.SOURCE_HASH,

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 
+from nftproxy.extensions.client_limits.annotations import GuardedFronts
+from nftproxy.installed import OPTIONS
 from nftproxy.model.addresses import parse_network
-from nftproxy.model.annotations import OF_SERVICES, OF_SLICES, PREFIX, Algorithm, Failover, GuardedFronts, Rate
+from nftproxy.model.annotations import PREFIX, Algorithm, Failover, Option, Rate
 
 NO_EFFECT = "the annotation has no effect"
 
@@ -32,14 +34,19 @@ class Row(NamedTuple):
         return f"{PREFIX}{self.name}"
 
     @property
+    def option(self) -> Option[Any]:
+        """Its declaration."""
+        return next(each for each in OPTIONS if each.name == self.name)
+
+    @property
     def is_of_slice(self) -> bool:
         """Whether EndpointSlices have it, and not Services."""
-        return self.full_name in OF_SLICES
+        return self.option.is_of_slices
 
     @property
     def sets(self) -> tuple[str, ...]:
         """The sets and maps that are declared to differ by it."""
-        return {**OF_SERVICES, **OF_SLICES}[self.full_name].sets
+        return self.option.sets
 
 
 ROWS = (

@@ -8,12 +8,12 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from nftproxy.model.addresses import Address, Protocol
-from nftproxy.model.annotations import PLAIN_SLICE, SliceOptions
+from nftproxy.model.annotations import PLAIN, WEIGHT, Options
 from nftproxy.model.events import Event, Put
 from nftproxy.model.objects import Endpoint, EndpointPort, Endpoints, EndpointSlice
 from tests.support.factories import node, slice_of
 
-WEIGHTS = (PLAIN_SLICE, SliceOptions(0), SliceOptions(50))
+WEIGHTS = (PLAIN, Options.of({WEIGHT: 0}), Options.of({WEIGHT: 50}))
 NODES, ZONES = ("node-a", "node-b", "node-c"), ("a", "b")
 
 

@@ -12,7 +12,7 @@ from nftproxy.pipeline import Pipeline
 from nftproxy.policy.extension import Settings
 from nftproxy.sources.config_documents import load_config
 from nftproxy.sources.files import load
-from tests.support.factories import renderer
+from tests.support.factories import INSTALLED_KINDS, renderer
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 EXAMPLES = sorted(path.name for path in (CHECKOUT / "examples").iterdir() if (path / "manifests").is_dir())
@@ -30,5 +30,5 @@ def example_pipeline(name: str, *, wide_maps: bool = False, **tweaks: object) ->
     where = CHECKOUT / "examples" / name
     config = msgspec.structs.replace(load_config(where / "config.yaml")[0], **tweaks)
     made = Pipeline(NODE, Settings(config, Capabilities(wide_maps=wide_maps), INSTALLED), renderer())
-    made.ingest(load([where / "manifests"]).listing())
+    made.ingest(load([where / "manifests"], INSTALLED_KINDS).listing())
     return made

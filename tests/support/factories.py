@@ -25,9 +25,10 @@ from nftproxy_conformance.strategies.notation import key as key
 from nftproxy_conformance.strategies.notation import networks as networks
 
 from nftproxy.api import schema
-from nftproxy.api.annotation_parsers import service_options
+from nftproxy.api.annotation_parsers import options_of
+from nftproxy.api.kinds import kinds_for
 from nftproxy.config.parse_config import EMPTY_CONFIG, parse_config
-from nftproxy.installed import ALL_TEMPLATES, INSTALLED
+from nftproxy.installed import ALL_TEMPLATES, INSTALLED, OPTIONS
 from nftproxy.model.addresses import (
     TABLE,
     Address,
@@ -36,7 +37,7 @@ from nftproxy.model.addresses import (
     family_of,
     parse_address,
 )
-from nftproxy.model.annotations import PLAIN_SLICE, PREFIX, ServiceOptions, SliceOptions
+from nftproxy.model.annotations import PLAIN, PREFIX, WEIGHT, Options
 from nftproxy.model.codes import Code
 from nftproxy.model.events import HostAddresses, Put, Seen
 from nftproxy.model.objects import (
@@ -78,6 +79,9 @@ _CONDITIONS: Mapping[str, Mapping[str, bool]] = {
     "published-stopped": {"serving": False, "terminating": True},
 }
 """The conditions that each word of an endpoint stands for.  Without a word it is ready."""
+
+INSTALLED_KINDS = kinds_for("", OPTIONS)
+"""The kinds of objects, as the agent reads them."""
 
 
 def _port_parts(text: str) -> tuple[str, Protocol, int, int]:
@@ -139,10 +143,11 @@ def service(
     )
 
 
-def options(annotations: Mapping[str, str]) -> ServiceOptions:
+def options(annotations: Mapping[str, str]) -> Options:
     """The options in annotations of nftproxy's own, given without the prefix.  A bad one is an error."""
     metadata = schema.ObjectMeta(annotations={f"{PREFIX}{name}": value for name, value in annotations.items()})
-    return service_options(schema.RawService(metadata=metadata), _fail)
+    known = {each.annotation: each for each in OPTIONS}
+    return options_of(schema.ApiObject(metadata=metadata), known, _fail)
 
 
 def _fail(field: str, message: str, _code: Code | None = None, /) -> None:
@@ -187,7 +192,7 @@ def slice_of(
         ports=tuple(map(endpoint_port, ports)),
         endpoints=Endpoints.of(made),
         triggered=triggered,
-        options=PLAIN_SLICE if weight is None else SliceOptions(weight),
+        options=PLAIN if weight is None else Options.of({WEIGHT: weight}),
     )
 
 

@@ -14,6 +14,7 @@ from nftproxy.api.parse import Outcome, parse_json, parse_object
 from nftproxy.model.errors import Problem
 from nftproxy.model.objects import EndpointSlice, ObjectKey, Service
 from tests.support import objects
+from tests.support.factories import INSTALLED_KINDS
 
 Raw = dict[str, Any]
 
@@ -69,9 +70,9 @@ WEB = ObjectKey("shop", "web")
 def read(raw: object) -> tuple[Outcome, list[str]]:
     """The value that an object is parsed to, and the problems with it.  Both ways in must agree."""
     problems: list[Problem] = []
-    outcome = parse_object(raw, "", problems)
+    outcome = parse_object(raw, "", problems, kinds=INSTALLED_KINDS)
     from_bytes: list[Problem] = []
-    assert parse_json(json.dumps(raw).encode(), "", from_bytes) == outcome
+    assert parse_json(json.dumps(raw).encode(), "", from_bytes, kinds=INSTALLED_KINDS) == outcome
     assert from_bytes == problems
     return outcome, list(map(str, problems))
 

@@ -7,13 +7,12 @@ from collections.abc import Sequence
 
 import pytest
 
-from nftproxy.api.kinds import KINDS
 from nftproxy.kernel.nfnetlink.element_batch import MOST_CHARACTERS
 from nftproxy.library import parsed
 from nftproxy.model.events import Event
 from nftproxy.pipeline import Pipeline
 from nftproxy.rules.pieces import pieces_of
-from tests.support.factories import renderer, settings
+from tests.support.factories import INSTALLED_KINDS, renderer, settings
 from tools.bench.cluster import NODE
 from tools.bench.limits import PARTS, SHAPES
 
@@ -25,7 +24,7 @@ SKELETON = 50
 def hostile(shape: str) -> Sequence[Event]:
     """The hostile Services of a shape: 4/3 of `BUDGET`."""
     objects = [each for made in SHAPES[shape](BUDGET // PARTS) for each in (made.service, *made.slices)]
-    return parsed(objects, KINDS).listing()
+    return parsed(objects, INSTALLED_KINDS).listing()
 
 
 def agent_with(budget: int) -> Pipeline:

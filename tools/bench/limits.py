@@ -29,7 +29,6 @@ import click
 import msgspec
 from nftproxy_conformance.lab.node import Node
 
-from nftproxy.api.kinds import KINDS
 from nftproxy.kernel.libnftables import Kernel
 from nftproxy.kernel.nfnetlink import nft_queries
 from nftproxy.kernel.nfnetlink.sockets import open_socket
@@ -41,6 +40,7 @@ from nftproxy.rules.pieces import pieces_of
 from nftproxy.rules.transaction import Transaction, delete_transaction, join
 from tests.support import objects as api
 from tests.support.background import repeating
+from tests.support.factories import INSTALLED_KINDS
 from tests.support.processes import CHECKOUT
 from tests.support.waiting import wait_until
 from tools.bench.cluster import NODE, Object, Size, new_pipeline
@@ -298,7 +298,7 @@ def in_pieces(shape: str, budget: int) -> tuple[int, int, float]:
     with Node("node") as node:
         agent, kernel = new_pipeline(element_budget=budget), Kernel()
         node.call(kernel.apply, agent.full_transaction({}))
-        pieces = pieces_of(agent.ingest(parsed(objects, KINDS).listing()))
+        pieces = pieces_of(agent.ingest(parsed(objects, INSTALLED_KINDS).listing()))
         seconds = []
         for piece in pieces:
             began = time.monotonic()

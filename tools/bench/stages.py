@@ -22,7 +22,7 @@ from nftproxy_conformance.lab.node import Node
 from nftproxy import pipeline
 from nftproxy.api.reflector import Reflector
 from nftproxy.api.resources import resources
-from nftproxy.installed import INSTALLED
+from nftproxy.installed import INSTALLED, OPTIONS
 from nftproxy.kernel.capabilities import probe
 from nftproxy.kernel.libnftables import Kernel
 from nftproxy.kernel.nfnetlink.element_batch import ElementWriter
@@ -195,7 +195,7 @@ class _Middle:
         by_kind: dict[str, list[cluster.Object]] = defaultdict(list)
         for each in cluster.objects(size):
             by_kind[each["kind"]].append(each)
-        for resource_ in resources(cluster.NODE):
+        for resource_ in resources(cluster.NODE, options=OPTIONS):
             reflector = Reflector(resource_)
             reflector.request(0.0, 0.5)
             name = resource_.kind.name

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from nftproxy_conformance.lab import Lab, Origin, Probe
 
-from nftproxy.model.annotations import Algorithm, ServiceOptions
+from nftproxy.model.annotations import ALGORITHM, Algorithm, Options
 from nftproxy.model.objects import EndpointSlice
 from tests.support.cluster import IP, Cluster
 from tests.support.factories import service, slice_of
@@ -52,7 +52,7 @@ def moved(algorithm: Algorithm, endpoints: int) -> str:
 
 def _cluster(lab: Lab, algorithm: Algorithm, endpoints: int) -> Cluster:
     lab.reset()
-    return Cluster(lab, service(options=ServiceOptions(algorithm=algorithm)), _slice(range(endpoints)))
+    return Cluster(lab, service(options=Options.of({ALGORITHM: algorithm})), _slice(range(endpoints)))
 
 
 def _slice(numbers: Sequence[int]) -> EndpointSlice:

@@ -20,7 +20,7 @@ from nftproxy.model.objects import Ignored
 from nftproxy.pipeline import Pipeline
 from nftproxy.rules.transaction import Transaction
 from nftproxy.sources.files import load
-from tests.support.factories import renderer
+from tests.support.factories import INSTALLED_KINDS, renderer
 from tools.bench import changes, cluster
 from tools.bench.cluster import Pod, Size
 from tools.bench.figures import Figures
@@ -72,7 +72,7 @@ def measure_lines(size: Size, figures: Figures) -> None:
         path = cluster.write(size, Path(directory, "cluster.json"))
         work = {
             LOAD: start,
-            RENDER: lambda: Cluster(load([path]), cluster.NODE, templates=templates).render(),
+            RENDER: lambda: Cluster(load([path], INSTALLED_KINDS), cluster.NODE, templates=templates).render(),
             CHANGE: lambda: [_send(pipeline, change.body) for change in changes.replacements(size, 20)],
         }
         for name, function in work.items():
@@ -125,7 +125,7 @@ def _send(pipeline: Pipeline, given: cluster.Object | None) -> Transaction:
 
 
 def _put(text: bytes) -> Event:
-    parsed = parse_json(text, "", [])
+    parsed = parse_json(text, "", [], kinds=INSTALLED_KINDS)
     assert parsed is not None
     assert not isinstance(parsed, Ignored)
     return Put(parsed)

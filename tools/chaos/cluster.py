@@ -24,6 +24,7 @@ from nftproxy_conformance.strategies.probes import NODE_ADDRESSES, SOURCES
 
 from nftproxy.api.parse import parse_object
 from nftproxy.api.resources import resources
+from nftproxy.installed import OPTIONS
 from nftproxy.model.addresses import Address, Protocol, family_of
 from nftproxy.model.objects import EndpointSlice, Ignored, Node, Service, ServiceCIDR
 from nftproxy.model.settings import Config
@@ -33,7 +34,7 @@ ANCHORS = range(1, 6)
 """Numbers of the Services that never change."""
 CHANGING = range(100, 130)
 """Numbers of the Services that change."""
-KINDS = {resource.kind.name: resource.kind for resource in resources(NODE_NAME)}
+KINDS = {resource.kind.name: resource.kind for resource in resources(NODE_NAME, options=OPTIONS)}
 
 Manifest = dict[str, Any]
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from ipaddress import IPv4Address
 
-from nftproxy.model.annotations import Failover, name_of
+from nftproxy.model.annotations import PREFIX, Failover
 from tests.support import objects
 from tests.support.waiting import wait_until
 from tools.kubernetes.cluster import Manifest, RealCluster
@@ -24,7 +24,7 @@ TRIES = 200
 """Questions of each client after each step, at the least."""
 KEPT = 10
 """Connections that each client keeps."""
-ALL_FAILOVER = {name_of("failover"): ", ".join(each.value for each in Failover)}
+ALL_FAILOVER = {f"{PREFIX}failover": ", ".join(each.value for each in Failover)}
 """The annotation of a Service with every failover."""
 
 

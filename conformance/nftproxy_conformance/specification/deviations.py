@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from msgspec import structs
 
 from nftproxy.model.addresses import Address, Family, family_of, parse_network
-from nftproxy.model.annotations import PLAIN, PLAIN_SLICE
+from nftproxy.model.annotations import PLAIN
 from nftproxy.model.objects import Endpoints, EndpointSlice, Service
 from nftproxy.model.settings import Config, NodePortAddresses
 from nftproxy_conformance.lab.outcome import Kind, Outcome, Probe
@@ -245,7 +245,7 @@ def _without_own_words(world: World) -> Iterator[World]:
     """No annotation has any effect, nor the words of the configuration that kube-proxy lacks."""
     config = structs.replace(world.config, **{name: getattr(_DEFAULTS, name) for name in OWN_SETTINGS})
     services = tuple(structs.replace(each, options=PLAIN) for each in world.services)
-    slices = tuple(structs.replace(each, options=PLAIN_SLICE) for each in world.slices)
+    slices = tuple(structs.replace(each, options=PLAIN) for each in world.slices)
     other = world._replace(config=config, services=services, slices=slices)
     if other != world:
         yield other

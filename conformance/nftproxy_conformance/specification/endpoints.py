@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
+from nftproxy.extensions.failover.annotations import FAILOVER
 from nftproxy.model.addresses import Address, Protocol
-from nftproxy.model.annotations import Failover
+from nftproxy.model.annotations import WEIGHT, WEIGHTS, Failover
 from nftproxy.model.objects import Endpoint, EndpointSlice, Node, Service, ServicePort
 from nftproxy_conformance.specification.world import World
 
@@ -52,7 +53,7 @@ def lists_of(world: World, service: Service, slices: Iterable[EndpointSlice], po
 
 def failures_of(world: World, service: Service) -> frozenset[Failover]:
     """The failures after which a Service's connections go to other endpoints."""
-    return world.config.failover if service.options.failover is None else service.options.failover
+    return service.options.get(FAILOVER, world.config.failover)
 
 
 def _answering(silent: Iterable[tuple[Address, int]], targets: Targets) -> Targets:
@@ -84,8 +85,9 @@ def _entries(
 
 def _weight(service: Service, of_slice: EndpointSlice, endpoint: Endpoint) -> int:
     """The weight of an endpoint, by its slice and its zone."""
-    own = 100 if of_slice.options.weight is None else of_slice.options.weight
-    return own * next((weight for zone, weight in service.options.weights if zone == endpoint.zone), 1)
+    weight = of_slice.options[WEIGHT]
+    own = 100 if weight is None else weight
+    return own * next((weight for zone, weight in service.options[WEIGHTS] if zone == endpoint.zone), 1)
 
 
 def _lists(entries: Mapping[tuple[Address, int], _Entry], node: Node) -> Lists:

@@ -13,8 +13,9 @@ import functools
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 
+from nftproxy.extensions.client_limits.annotations import DENIED_RANGES, RANGES_FOR, GuardedFronts
 from nftproxy.model.addresses import Address, Family, Protocol, contains, family_of, is_loopback
-from nftproxy.model.annotations import Algorithm, Failover, GuardedFronts
+from nftproxy.model.annotations import ALGORITHM, Algorithm, Failover
 from nftproxy.model.objects import EndpointSlice, ObjectKey, Service, ServicePort, TrafficPolicy
 from nftproxy.model.settings import DetectLocalMode, ExternalAddresses, Ping
 from nftproxy_conformance.lab.outcome import (
@@ -102,11 +103,11 @@ class Oracle:
         front = self.front_of(place)
         assert front
         service, family = front.service, family_of(place.address)
-        denied = of_family(service.options.denied_source_ranges, family)
+        denied = of_family(service.options[DENIED_RANGES], family)
         if denied and (not self._has_own_cluster_ip(service, family) or any(contains(each, source) for each in denied)):
             return True
         is_node_port = self.fronts.get(place) is not front
-        is_asked = is_node_port and GuardedFronts.NODE_PORTS in service.options.source_ranges_for
+        is_asked = is_node_port and GuardedFronts.NODE_PORTS in service.options[RANGES_FOR]
         return is_asked and not self._is_in_ranges(service, family, source)
 
     def front_of(self, place: Place) -> Front | None:
@@ -132,7 +133,7 @@ class Oracle:
         front = self.front_of(place_of(probe))
         return front is not None and (
             front.service.affinity_timeout is not None
-            or (front.service.options.algorithm or self.world.config.algorithm) in BY_ADDRESS
+            or front.service.options.get(ALGORITHM, self.world.config.algorithm) in BY_ADDRESS
         )
 
     def least_share(self, probe: Probe, expected: Collection[Outcome]) -> float:
@@ -219,7 +220,7 @@ class Oracle:
 
     def _answers(self, front: Front, probe: Probe) -> bool:
         family = family_of(Address(probe.address))
-        if front.port is None or of_family(front.service.options.denied_source_ranges, family):
+        if front.port is None or of_family(front.service.options[DENIED_RANGES], family):
             return False
         if not self._is_admitted(front.service, Address(probe.address), source_of(probe)):
             return False
@@ -229,7 +230,7 @@ class Oracle:
         """True if source ranges admit a client.  They guard load balancer IPs, on request external IPs, never
         ClusterIPs.
         """
-        guards_external = GuardedFronts.EXTERNAL_IPS in service.options.source_ranges_for
+        guards_external = GuardedFronts.EXTERNAL_IPS in service.options[RANGES_FOR]
         guarded = service.load_balancer_ips + (service.external_ips if guards_external else ())
         if address not in guarded or address in service.cluster_ips:
             return True

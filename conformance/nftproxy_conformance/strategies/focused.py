@@ -9,8 +9,10 @@ from typing import Any
 from hypothesis import strategies as st
 from msgspec import structs
 
+from nftproxy.extensions.client_limits.annotations import DENIED_RANGES, RANGES_FOR, GuardedFronts
+from nftproxy.extensions.failover.annotations import FAILOVER
 from nftproxy.model.addresses import Address, Family, Protocol, family_of
-from nftproxy.model.annotations import Failover, GuardedFronts, ServiceOptions
+from nftproxy.model.annotations import PLAIN, Failover, Options
 from nftproxy.model.events import Event, Put
 from nftproxy.model.objects import (
     Endpoint,
@@ -43,6 +45,7 @@ from nftproxy_conformance.strategies.objects import (
     Given,
     configs,
     hints,
+    options,
     policies,
     service_cidrs,
     service_ports,
@@ -161,10 +164,11 @@ guarded_worlds = focused(_ready, source_ranges=some(SOURCES, least=1, most=3), *
 screened_worlds = focused(
     _ready,
     source_ranges=some(SOURCES, least=1, most=2),
-    options=st.builds(
-        ServiceOptions,
-        source_ranges_for=st.frozensets(st.sampled_from(GuardedFronts), min_size=1),
-        denied_source_ranges=some(SOURCES, most=1),
+    options=options(
+        {
+            RANGES_FOR: st.frozensets(st.sampled_from(GuardedFronts), min_size=1),
+            DENIED_RANGES: some(SOURCES, most=1),
+        }
     ),
     **_everywhere,
 )
@@ -184,7 +188,7 @@ pinged_worlds = focused(
     internal_policy=policies,
     external_policy=policies,
     source_ranges=some(SOURCES, most=2),
-    options=st.builds(ServiceOptions, denied_source_ranges=some(SOURCES, most=1)),
+    options=options({DENIED_RANGES: some(SOURCES, most=1)}),
     **_everywhere,
 )
 
@@ -193,7 +197,7 @@ def _failing(failure: Failover) -> st.SearchStrategy[World]:
     """Worlds for a failure.  A proxy still knows endpoints that have failed earlier, at other ports."""
     return focused(
         _ready,
-        options=st.builds(ServiceOptions, failover=st.sampled_from([frozenset({failure}), frozenset()])),
+        options=options({FAILOVER: st.sampled_from([frozenset({failure}), frozenset()])}),
         internal_policy=policies,
         external_policy=policies,
         targets=st.integers(10_000, 60_000),
@@ -250,7 +254,7 @@ def departures(draw: st.DrawFn) -> tuple[World, list[Event]]:
             load_balancer_ips=addresses([f"203.0.113.{20 + number}", f"2001:db8::{20 + number}"]),
             internal_policy=draw(policies),
             external_policy=draw(policies),
-            options=ServiceOptions(failover=failover),
+            options=PLAIN if failover is None else Options.of({FAILOVER: failover}),
         )
         before.append(service)
         for family in Family:

@@ -8,26 +8,28 @@ address, the same ip:port in two slices, hints on some endpoints only.  The API 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 from hypothesis import strategies as st
 from msgspec import structs
 
+from nftproxy.extensions.client_limits.annotations import CONNECTION_RATE, CONNECTIONS, DENIED_RANGES
 from nftproxy.extensions.failover.silent_places import SilentPlaces
 from nftproxy.extensions.least_connections.factors import ListKey, LoadFactors
-from nftproxy.installed import INSTALLED
+from nftproxy.installed import INSTALLED, OPTIONS
 from nftproxy.model.addresses import Address, Family, Protocol
 from nftproxy.model.annotations import (
-    OF_SERVICES,
+    ALGORITHM,
     PLAIN,
-    PLAIN_SLICE,
+    WEIGHT,
+    WEIGHTS,
     Algorithm,
     Failover,
+    Option,
+    Options,
     Rate,
-    ServiceOptions,
-    SliceOptions,
     Word,
-    field_of,
 )
 from nftproxy.model.events import ApiServers, HostAddresses, Seen
 from nftproxy.model.objects import (
@@ -178,20 +180,29 @@ def _words(form: Word) -> st.SearchStrategy[object]:
     return st.frozensets(word) if form.is_list else word
 
 
-_options: dict[str, st.SearchStrategy[Any]] = {
-    **{field_of(name): _words(each.form) for name, each in OF_SERVICES.items() if isinstance(each.form, Word)},
-    "algorithm": st.none() | _algorithms(),
-    "failover": st.none() | st.frozensets(st.sampled_from(Failover)),
-    "weights": st.sampled_from([(), (("a", 3), ("b", 1)), (("a", 0),), (("b", 2), ("c", 5))]),
-    "client_connection_rate": st.sampled_from([None, None, GENEROUS]),
-    "client_connections": st.sampled_from([None, None, 10_000]),
-    "denied_source_ranges": st.just(()) | some(SOURCES),
-}
-service_options: st.SearchStrategy[ServiceOptions] = st.just(PLAIN) | st.builds(ServiceOptions, **_options)
+Values = Mapping[Option[Any], st.SearchStrategy[Any]]
+
+
+def options(values: Values, optional: Values = MappingProxyType({})) -> st.SearchStrategy[Options]:
+    """Options with these values, and with some of the optional values."""
+    return st.fixed_dictionaries(dict(values), optional=dict(optional)).map(Options.of)
+
+
+service_options: st.SearchStrategy[Options] = st.just(PLAIN) | options(
+    {},
+    {
+        **{each: _words(each.form) for each in OPTIONS if isinstance(each.form, Word) and not each.is_of_slices},
+        ALGORITHM: _algorithms(),
+        WEIGHTS: st.sampled_from([(("a", 3), ("b", 1)), (("a", 0),), (("b", 2), ("c", 5))]),
+        CONNECTION_RATE: st.just(GENEROUS),
+        CONNECTIONS: st.just(10_000),
+        DENIED_RANGES: some(SOURCES, least=1),
+    },
+)
 """The options from annotations of a Service, often none."""
 
-slice_options: st.SearchStrategy[SliceOptions] = st.sampled_from(
-    [PLAIN_SLICE, PLAIN_SLICE, PLAIN_SLICE, SliceOptions(0), SliceOptions(20), SliceOptions(100)]
+slice_options: st.SearchStrategy[Options] = st.sampled_from(
+    [PLAIN, PLAIN, PLAIN, *(Options.of({WEIGHT: weight}) for weight in (0, 20, 100))]
 )
 """The options from annotations of an EndpointSlice."""
 

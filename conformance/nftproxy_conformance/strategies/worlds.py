@@ -12,8 +12,9 @@ from typing import Any
 from hypothesis import strategies as st
 from msgspec import structs
 
+from nftproxy.extensions.failover.annotations import FAILOVER
 from nftproxy.model.addresses import Address, Family, Protocol, family_of, parse_address
-from nftproxy.model.annotations import PLAIN, Failover, ServiceOptions
+from nftproxy.model.annotations import ALGORITHM, Failover, Options
 from nftproxy.model.events import Event, Put, Removed
 from nftproxy.model.objects import (
     Endpoint,
@@ -139,7 +140,7 @@ def silent_worlds(draw: st.DrawFn) -> World:
     """A world in which Services ask for failover, and some endpoints are silent or refuse."""
     world = draw(worlds)
     failures = st.sets(st.sampled_from(Failover), min_size=1).map(frozenset)
-    leaving = ServiceOptions(failover=draw(failures))
+    leaving = Options.of({FAILOVER: draw(failures)})
     places = [
         (endpoint.address, port.port) for each in world.slices for endpoint in each.endpoints for port in each.ports
     ]
@@ -154,7 +155,7 @@ def hashed_worlds(draw: st.DrawFn) -> World:
     """A world in which every Service chooses by a table."""
     world = draw(worlds)
     chosen = draw(st.tuples(*[st.sampled_from(TABLES)] * len(world.services)))
-    hashed = [structs.replace(PLAIN, algorithm=algorithm) for algorithm in chosen]
+    hashed = [Options.of({ALGORITHM: algorithm}) for algorithm in chosen]
     services_ = [structs.replace(each, options=options) for each, options in zip(world.services, hashed, strict=True)]
     return world._replace(services=tuple(services_))
 

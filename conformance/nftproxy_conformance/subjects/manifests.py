@@ -12,7 +12,7 @@ from nftproxy.api.slices import SERVICE_NAME
 from nftproxy.config.configz import node_port_addresses_texts
 from nftproxy.config.parse_config import API_VERSION, KIND
 from nftproxy.model.addresses import FAMILY_NAMES, family_of
-from nftproxy.model.annotations import NONE, Rate, ServiceOptions, SliceOptions, name_of
+from nftproxy.model.annotations import NONE, PREFIX, Options, Rate
 from nftproxy.model.objects import (
     Endpoint,
     EndpointSlice,
@@ -149,11 +149,9 @@ def _service(service: Service) -> Manifest:
     }
 
 
-def _annotations(options: ServiceOptions | SliceOptions) -> Manifest:
-    """The annotations that set these options: none for a field that has its default."""
-    plain = type(options)()
-    values = {field: getattr(options, field) for field in options.__struct_fields__}
-    return {name_of(field): _annotation(value) for field, value in values.items() if value != getattr(plain, field)}
+def _annotations(options: Options) -> Manifest:
+    """The annotations that set these options."""
+    return {PREFIX + name: _annotation(value) for name, value in options.given if value not in (None, ())}
 
 
 def _annotation(value: object) -> str:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 
+from nftproxy.api.kinds import kinds_for
 from nftproxy.api.parse import parse_object
 from nftproxy.extensions.failover.gone_addresses import GoneAddresses
 from nftproxy.extensions.failover.silent_places import SilentPlaces
-from nftproxy.installed import INSTALLED
+from nftproxy.installed import INSTALLED, OPTIONS
 from nftproxy.kernel.conntrack.sweeps import Sweeper
 from nftproxy.kernel.libnftables import Kernel
 from nftproxy.model.addresses import Family
@@ -23,6 +24,8 @@ from nftproxy_conformance.lab import Lab, Namespace
 from nftproxy_conformance.specification.world import World
 from nftproxy_conformance.strategies.probes import MORE_IPS
 from nftproxy_conformance.subjects.manifests import objects
+
+_KINDS = kinds_for("", OPTIONS)
 
 
 class Rendered:
@@ -117,7 +120,7 @@ def end_gone(pipeline: Pipeline, node: Namespace, now: float) -> float:
 def events(world: World) -> Iterable[Event]:
     """The events that describe a world to a proxy.  Only old spellings go the way through manifests and parsing."""
     if world.old_spellings:
-        read = [parse_object(each, "", []) for each in objects(world)]
+        read = [parse_object(each, "", [], kinds=_KINDS) for each in objects(world)]
         (node,) = (each for each in read if isinstance(each, Node))
         world = World.with_objects(
             node, world.config, read, interfaces=world.interfaces, knows_interfaces=world.knows_interfaces

@@ -16,6 +16,7 @@ from typing import NamedTuple
 from nftproxy.api.kinds import kinds_for
 from nftproxy.api.parse import parse_object
 from nftproxy.config.parse_config import parse_config
+from nftproxy.installed import OPTIONS
 from nftproxy.model.addresses import Address, Family, Network, contains, family_of
 from nftproxy.model.codes import Code
 from nftproxy.model.errors import BadInput, Problem
@@ -84,7 +85,7 @@ def own_cluster(documents: Iterable[Manifest], configuration: Manifest, node_nam
     """
     adapted = _with_our_interfaces(configuration)
     config, _ = parse_config(adapted, "")
-    kinds = kinds_for(config.service_proxy_name)
+    kinds = kinds_for(config.service_proxy_name, OPTIONS)
     problems: list[Problem] = []
     kept: list[Manifest] = []
     objects: list[ClusterObject] = []

@@ -5,16 +5,28 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from nftproxy.explanation.explained_extension import ExplainedExtension
+from nftproxy.extensions.client_limits.annotations import DENIED_RANGES, OPTIONS
 from nftproxy.extensions.client_limits.screening import PORT, SHARED, RateFacts, ScreenFacts, ports, restriction
 from nftproxy.extensions.client_limits.words import range_keys, restrictions, screening
 from nftproxy.model.addresses import Family
 from nftproxy.model.objects import Service
+from nftproxy.model.settings import Config
 from nftproxy.policy.facts import Part
-from nftproxy.policy.ranges import source_lengths
+from nftproxy.policy.limits import fronts_at_most
+from nftproxy.policy.ranges import keys_at_most, source_lengths
+
+OF_FRONT = 4
+"""Elements of a front whose clients are limited (port.nft.j2)."""
 
 
 def _uses(service: Service) -> Collection[str]:
-    return ("client_limits",) if service.options.screens else ()
+    return ("client_limits",) if service.options.restricts else ()
+
+
+def _elements(service: Service, _config: Config) -> int:
+    """The most elements that a Service has by annotations."""
+    of_fronts = OF_FRONT * fronts_at_most(service).all if service.options.restricts else 0
+    return of_fronts + keys_at_most(service.options[DENIED_RANGES])
 
 
 def _later(family: Family) -> Part:
@@ -37,7 +49,9 @@ def _later(family: Family) -> Part:
 CLIENT_LIMITS = ExplainedExtension(
     name="client_limits",
     templates=(PORT, SHARED),
+    options=OPTIONS,
     uses=_uses,
+    elements=_elements,
     restriction=restriction,
     later=_later,
     ports=ports,

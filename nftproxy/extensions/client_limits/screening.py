@@ -16,8 +16,15 @@ from itertools import product
 
 import msgspec
 
+from nftproxy.extensions.client_limits.annotations import (
+    CONNECTION_RATE,
+    CONNECTIONS,
+    DENIED_RANGES,
+    RANGES_FOR,
+    GuardedFronts,
+)
 from nftproxy.model.addresses import Address, Family, family_of, of_family
-from nftproxy.model.annotations import GuardedFronts, Rate
+from nftproxy.model.annotations import Rate
 from nftproxy.model.objects import Service
 from nftproxy.model.settings import Config
 from nftproxy.model.unserved_reasons import SCREENED, UnservedReason
@@ -127,7 +134,7 @@ def _screening(
     fronts = tuple(claimed.front for claimed in had)
     denies = denies_some(service, family)
     guarded = _guarded_node_ports(service, family, had)
-    rate, most = options.client_connection_rate, options.client_connections
+    rate, most = options[CONNECTION_RATE], options[CONNECTIONS]
     rates = (_rate(rate, family),) if rate else ()
     screened = fronts if denies or rate or most else guarded
     if not screened:
@@ -169,7 +176,7 @@ def screen(config: Config, family: Family, rates: tuple[RateFacts, ...], connect
 
 def denied_sources(service: Service, family: Family, own_list: Address) -> tuple[str, ...]:
     """The sources that a Service denies in a family, as keys of elements."""
-    ranges = [each for each in service.options.denied_source_ranges if family_of(each) is family]
+    ranges = [each for each in service.options[DENIED_RANGES] if family_of(each) is family]
     if not ranges:
         return ()
     if own_list == NO_LIST[family]:
@@ -179,12 +186,12 @@ def denied_sources(service: Service, family: Family, own_list: Address) -> tuple
 
 def denies_some(service: Service, family: Family) -> bool:
     """Whether a Service denies ranges of a family."""
-    return any(family_of(each) is family for each in service.options.denied_source_ranges)
+    return any(family_of(each) is family for each in service.options[DENIED_RANGES])
 
 
 def restriction(service: Service, family: Family) -> Restriction:
     """The clients that a Service excludes by annotations, and the addresses to which they extend source ranges."""
-    extended = service.options.source_ranges_for
+    extended = service.options[RANGES_FOR]
     external_ips = service.external_ips if GuardedFronts.EXTERNAL_IPS in extended else ()
     node_ports = (NODE,) if GuardedFronts.NODE_PORTS in extended else ()
     return Restriction((*of_family(external_ips, family), *node_ports), denies_some(service, family))
@@ -192,7 +199,7 @@ def restriction(service: Service, family: Family) -> Restriction:
 
 def _guards_node_ports(service: Service, family: Family) -> bool:
     """Whether an annotation applies source ranges to a Service's node ports."""
-    return GuardedFronts.NODE_PORTS in service.options.source_ranges_for and bool(restricting_ranges(service, family))
+    return GuardedFronts.NODE_PORTS in service.options[RANGES_FOR] and bool(restricting_ranges(service, family))
 
 
 def _guarded_node_ports(service: Service, family: Family, had: Sequence[ClaimedFront]) -> tuple[Front, ...]:

@@ -12,6 +12,7 @@ from nftproxy.explanation.clients import Client
 from nftproxy.explanation.explained_extension import Restrictions
 from nftproxy.explanation.ownership import Served
 from nftproxy.explanation.question import ToAddress
+from nftproxy.extensions.client_limits.annotations import CONNECTION_RATE, CONNECTIONS, DENIED_RANGES
 from nftproxy.extensions.client_limits.screening import PortScreen, denies_some
 from nftproxy.model.addresses import Family, family_of
 from nftproxy.model.objects import Service
@@ -44,7 +45,7 @@ def _denial(pipeline: Pipeline, family: Family, served: Served, client: Client) 
     if not has_own_list(pipeline.state, served.service, family):
         why = "every source is denied: another Service has the same ClusterIP, which is the name of the list"
         return Admission(Admits.NO, "", why)
-    ranges = [each for each in served.service.options.denied_source_ranges if family_of(each) is family]
+    ranges = [each for each in served.service.options[DENIED_RANGES] if family_of(each) is family]
     by = holder_of(ranges, client.networks[0]) if client.networks else None
     if by and all(holder_of(ranges, each) for each in client.networks):
         return Admission(Admits.NO, str(by), f"{by} is denied, and holds {client}")
@@ -56,16 +57,16 @@ def _denial(pipeline: Pipeline, family: Family, served: Served, client: Client) 
 def restrictions(spot: ToAddress, served: Served) -> Restrictions:
     """The restrictions of a front's clients by annotations."""
     screen, options = screen_of(served.facts), served.service.options
-    denied = tuple(str(each) for each in options.denied_source_ranges if family_of(each) is spot.family)
+    denied = tuple(str(each) for each in options[DENIED_RANGES] if family_of(each) is spot.family)
     is_guarded = screen is not None and any(front == served.reach.front for front, _ in screen.guarded)
     return Restrictions(denied, tuple(_limits(served.service)), is_guarded)
 
 
 def _limits(service: Service) -> Iterator[str]:
     """The limits of annotations for each client."""
-    if rate := service.options.client_connection_rate:
+    if rate := service.options[CONNECTION_RATE]:
         yield f"new connections per second: {rate.per_second}, in a row: {rate.burst}"
-    if most := service.options.client_connections:
+    if most := service.options[CONNECTIONS]:
         yield f"connections at a time: {most}"
 
 

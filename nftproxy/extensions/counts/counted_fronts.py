@@ -73,7 +73,7 @@ class CountedFronts:
                 self._count(front, -1)
         for key in services:
             service = state.services.get(key)
-            if service and (self._config.service_counts or service.options.screens):
+            if service and (self._config.service_counts or service.options.restricts):
                 self._add(state, service, families)
 
     def _add(self, state: ClusterState, service: Service, families: Iterable[Family]) -> None:

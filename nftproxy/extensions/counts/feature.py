@@ -46,7 +46,7 @@ def _table(_state: ClusterState, settings: Settings, _family: Family) -> Part | 
 
 def _uses(service: Service) -> Collection[str]:
     """A Service that restricts its clients is counted in any case."""
-    return ("counted",) if service.options.screens else ()
+    return ("counted",) if service.options.restricts else ()
 
 
 def _ports(given: CompiledService) -> AddToPort:

@@ -1,13 +1,14 @@
 """Closed ports and answered pings at addresses of Services (`nftproxy.externalAddresses`, `nftproxy.ping`)."""
 
 from nftproxy.explanation.explained_extension import ExplainedExtension
-from nftproxy.extensions.external_addresses.rules import PORT, TABLE, is_asked_for, ports, table
+from nftproxy.extensions.external_addresses.rules import PORT, TABLE, elements, is_asked_for, ports, table
 from nftproxy.extensions.external_addresses.words import closes, listed, remarks
 
 EXTERNAL_ADDRESSES = ExplainedExtension(
     name="external_addresses",
     templates=(TABLE, PORT),
     is_everywhere=is_asked_for,
+    elements=elements,
     table=table,
     ports=ports,
     closes=closes,

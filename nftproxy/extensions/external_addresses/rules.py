@@ -8,11 +8,14 @@ import msgspec
 
 from nftproxy.extensions.external_addresses.pings import AnsweredPings, PingSources, answered_pings
 from nftproxy.model.addresses import Address, Family, of_family
+from nftproxy.model.objects import Service, TrafficPolicy
 from nftproxy.model.settings import Config
 from nftproxy.policy.claims import NODE
 from nftproxy.policy.extension import AddToPort, CompiledPort, CompiledService, Settings
 from nftproxy.policy.facts import Addition, Part
 from nftproxy.policy.fronts import ClaimedFront
+from nftproxy.policy.limits import addresses_by_family
+from nftproxy.policy.ranges import keys_at_most
 from nftproxy.policy.state import ClusterState
 
 TABLE, PORT = "extensions/external_addresses/table.nft.j2", "extensions/external_addresses/port.nft.j2"
@@ -59,6 +62,17 @@ def own_external_addresses(state: ClusterState, had: Iterable[ClaimedFront]) -> 
 def is_asked_for(config: Config) -> bool:
     """Whether the configuration asks for closed ports or for answers to pings."""
     return config.tells_external_addresses
+
+
+def elements(service: Service, config: Config) -> int:
+    """The most elements that a Service has by it."""
+    lists = 1 + (service.external_policy is TrafficPolicy.LOCAL)
+    ranges = max(keys_at_most(service.source_ranges), 1)
+    found = 0
+    for inside, external in addresses_by_family(service).values():
+        found += external if config.tells_external_addresses else 0
+        found += inside + external * lists * ranges if config.answers_pings else 0
+    return found
 
 
 def table(state: ClusterState, settings: Settings, family: Family) -> Part | None:

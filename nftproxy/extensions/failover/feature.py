@@ -8,12 +8,14 @@ from nftproxy.explanation.clients import Client
 from nftproxy.explanation.explained_extension import ExplainedExtension
 from nftproxy.explanation.ownership import Served
 from nftproxy.explanation.question import ToAddress
+from nftproxy.extensions.failover.annotations import FAILOVER as OPTION
 from nftproxy.extensions.failover.gone_addresses import GoneAddresses
-from nftproxy.extensions.failover.rules import PORT, TABLE, FailoverTable, ports, table, uses
+from nftproxy.extensions.failover.rules import PORT, TABLE, FailoverTable, elements, ports, table, uses
 from nftproxy.extensions.failover.silent_places import SilentPlaces
 from nftproxy.extensions.failover.watched import concerned, left_out, silent_places
 from nftproxy.model.addresses import Protocol
-from nftproxy.model.annotations import Failover
+from nftproxy.model.annotations import PLAIN, Failover, Options
+from nftproxy.model.settings import Config
 from nftproxy.pipeline import Pipeline
 from nftproxy.policy.facts import Part
 
@@ -32,10 +34,17 @@ def _remarks(_pipeline: Pipeline, _spot: ToAddress, served: Served, _asking: Seq
         yield from (remark for failure, remark in _REMARKS.items() if failure in uses(served.service))
 
 
+def _defaults(config: Config) -> Options:
+    return Options.of({OPTION: config.failover}) if config.failover else PLAIN
+
+
 FAILOVER = ExplainedExtension(
     name="failover",
     templates=(TABLE, PORT),
+    options=(OPTION,),
     uses=uses,
+    defaults=_defaults,
+    elements=elements,
     table=table,
     later=lambda _: Part(TABLE, FailoverTable()),
     ports=ports,

@@ -6,12 +6,15 @@ from collections.abc import Collection
 
 import msgspec
 
+from nftproxy.extensions.failover.annotations import FAILOVER
 from nftproxy.extensions.failover.memberships import port_failover
 from nftproxy.model.addresses import Family, Protocol
 from nftproxy.model.annotations import Failover
-from nftproxy.model.objects import Service
+from nftproxy.model.objects import Service, TrafficPolicy
+from nftproxy.model.settings import Config
 from nftproxy.policy.extension import AddToPort, CompiledPort, CompiledService, Settings
 from nftproxy.policy.facts import Addition, Part
+from nftproxy.policy.limits import fronts_at_most
 from nftproxy.policy.numbers import namespace_number
 from nftproxy.policy.state import ClusterState
 
@@ -45,7 +48,14 @@ class FailoverTable(msgspec.Struct, frozen=True):
 
 def uses(service: Service) -> Collection[Failover]:
     """The failures after which a Service's connections go to other endpoints."""
-    return service.options.failover or ()
+    return service.options[FAILOVER]
+
+
+def elements(service: Service, _config: Config) -> int:
+    """The most elements that a Service has by it."""
+    failures, fronts = uses(service), fronts_at_most(service)
+    of_refused = 2 * fronts.all + (service.external_policy is TrafficPolicy.LOCAL) * fronts.outside
+    return (Failover.SILENT in failures) * fronts.all + (Failover.REFUSED in failures) * of_refused
 
 
 def table(state: ClusterState, _settings: Settings, family: Family) -> Part | None:

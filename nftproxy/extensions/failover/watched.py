@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from nftproxy.extensions.failover.annotations import FAILOVER
 from nftproxy.extensions.failover.silent_places import SilentPlaces
 from nftproxy.model.addresses import Protocol
 from nftproxy.model.annotations import Failover
@@ -22,11 +23,11 @@ def silent_places(state: ClusterState) -> SilentPlaces:
 
 def left_out(state: ClusterState, service: Service) -> Sequence[Place]:
     """The silent endpoints that a Service leaves out, longest silence first."""
-    silent, leaves_out = silent_places(state), service.options.fails_over
+    silent, failures = silent_places(state), service.options[FAILOVER]
     return tuple(
         place
         for place in silent.places
-        if leaves_out(Failover.REFUSED if place in silent.refusing else Failover.SILENT)
+        if (Failover.REFUSED if place in silent.refusing else Failover.SILENT) in failures
     )
 
 

@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from nftproxy.extensions.algorithms.placement import base_rows, is_balanced
 from nftproxy.extensions.least_connections.factors import ListKey
 from nftproxy.model.addresses import Family, Protocol, family_of
-from nftproxy.model.annotations import Algorithm
+from nftproxy.model.annotations import ALGORITHM, Algorithm
 from nftproxy.model.objects import ObjectKey, Place, Service, TrafficPolicy
 from nftproxy.policy.choosing.candidates import Candidate
 from nftproxy.policy.choosing.choice import ChoiceCache, choose
@@ -55,7 +55,7 @@ class BalancedLists:
             for old in self._of_service.pop(key, ()):
                 self._remove(old)
             service = state.services.get(key)
-            if service is not None and service.options.algorithm is Algorithm.LEAST_CONNECTIONS:
+            if service is not None and service.options[ALGORITHM] is Algorithm.LEAST_CONNECTIONS:
                 families = [family for family, without in without_rules.items() if key not in without]
                 self.sizes[key] = change.size_of(key)
                 for list_key, candidates in self._lists(state, service, families, change.cache):

@@ -8,12 +8,12 @@ from nftproxy.explanation.explained_extension import ExplainedExtension
 from nftproxy.extensions.least_connections.balanced_lists import BalancedLists
 from nftproxy.extensions.least_connections.factors import LoadFactors
 from nftproxy.extensions.least_connections.known_factors import concerned
-from nftproxy.model.annotations import Algorithm
+from nftproxy.model.annotations import ALGORITHM, Algorithm
 from nftproxy.model.objects import Service
 
 
 def _uses(service: Service) -> Collection[Algorithm]:
-    algorithm = service.options.algorithm
+    algorithm = service.options[ALGORITHM]
     return (algorithm,) if algorithm is Algorithm.LEAST_CONNECTIONS else ()
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from nftproxy.api.annotation_parsers import BURSTS, LADDER
+from nftproxy.extensions.client_limits.annotations import CONNECTION_RATE
 from nftproxy.model.addresses import Family
 from nftproxy.model.annotations import Rate
 from nftproxy.model.events import Put, Removed
@@ -223,10 +224,9 @@ def test_base_chains_come_and_go() -> None:
 
 def test_there_are_few_limits() -> None:
     """With any annotations of ten thousand Services, there is a bounded number of chains for limits."""
-    asked = {options({"client-connection-rate": str(rate)}).client_connection_rate for rate in range(1, 10_001)}
+    asked = {options({"client-connection-rate": str(rate)})[CONNECTION_RATE] for rate in range(1, 10_001)}
     bursts = {
-        options({"client-connection-rate": f"1000,burst={burst}"}).client_connection_rate
-        for burst in range(1000, 10_001, 7)
+        options({"client-connection-rate": f"1000,burst={burst}"})[CONNECTION_RATE] for burst in range(1000, 10_001, 7)
     }
     assert asked == {Rate(limit, limit) for limit in LADDER}
     assert bursts == {Rate(1000, 1000 * times) for times in BURSTS}

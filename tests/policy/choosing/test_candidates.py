@@ -12,7 +12,7 @@ from nftproxy_conformance.strategies import quick
 from nftproxy_conformance.strategies.objects import slices
 
 from nftproxy.model.addresses import Protocol
-from nftproxy.model.annotations import ServiceOptions
+from nftproxy.model.annotations import WEIGHTS, Options
 from nftproxy.model.objects import EndpointPort, EndpointSlice
 from nftproxy.policy.choosing.candidates import candidates_of
 from tests.policy.choosing.makers import candidates, endpoints_of
@@ -119,7 +119,7 @@ def test_the_order_of_slices_does_not_matter(drawn: tuple[list[EndpointSlice], l
 def test_weights(weights: tuple[tuple[str, int], ...], own: int | None, found: list[int]) -> None:
     """An endpoint's weight is its slice's, 100 by default, times the Service's weight of its zone, 1 by default."""
     given = slice_of(endpoints=["10.1.0.1 in=a", "10.1.0.2 in=b"], weight=own)
-    web = service(options=ServiceOptions(weights=weights))
+    web = service(options=Options.of({WEIGHTS: weights}))
     assert [each.weight for each in candidates(given, of=web)] == found
 
 

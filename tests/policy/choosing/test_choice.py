@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from nftproxy_conformance.strategies import quick
 
 from nftproxy.model.addresses import Address
-from nftproxy.model.annotations import Algorithm, ServiceOptions
+from nftproxy.model.annotations import ALGORITHM, WEIGHTS, Algorithm, Options
 from nftproxy.model.objects import Place
 from nftproxy.policy.choosing import choice as choice_module
 from nftproxy.policy.choosing.choice import MANY, ChoiceCache, choose
@@ -19,7 +19,7 @@ from tests.support.crowds import Crowd, slices_of, steps
 from tests.support.factories import IPV4, IPV6, key, node, pipeline, service, service_port, slice_of
 
 PORT = service_port("http:80")
-WEB = service(options=ServiceOptions(weights=(("b", 3),)))
+WEB = service(options=Options.of({WEIGHTS: (("b", 3),)}))
 CROWD = endpoints_of(slices_of(MANY))
 
 
@@ -97,7 +97,7 @@ def test_each_algorithm_places_many_as_without_a_cache(
     algorithm: Algorithm, weights: tuple[tuple[str, int], ...]
 ) -> None:
     """The facts of a Service with many endpoints don't depend on the cache."""
-    web = service(options=ServiceOptions(algorithm=algorithm, weights=weights))
+    web = service(options=Options.of({ALGORITHM: algorithm, WEIGHTS: weights}))
     made = pipeline(web, *slices_of(MANY))
     expected, found = (
         list(compile_service(made.state, made.settings, IPV4, web, cache=cache)) for cache in (None, ChoiceCache())

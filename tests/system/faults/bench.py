@@ -25,7 +25,7 @@ from nftproxy_conformance.lab.topology import CLUSTER_CIDR, CLUSTER_CIDR6, NODE_
 
 from nftproxy.api.parse import parse_object
 from nftproxy.api.resources import resources
-from nftproxy.installed import INSTALLED
+from nftproxy.installed import INSTALLED, OPTIONS
 from nftproxy.kernel.capabilities import probe
 from nftproxy.kernel.libnftables import Kernel
 from nftproxy.kernel.nfnetlink.nft_queries import generation
@@ -46,7 +46,7 @@ from tests.support.processes import AgentProcess
 from tests.support.waiting import PATIENCE, wait_until
 from tests.system.packets.manifests import Manifest, service_manifest, slice_manifest
 
-RESOURCES = resources(NODE_NAME)
+RESOURCES = resources(NODE_NAME, options=OPTIONS)
 PLURALS = {resource.plural for resource in RESOURCES}
 PERMISSIONS = [
     ("", "services", "list"),

@@ -15,6 +15,7 @@ from collections.abc import Iterable
 from hypothesis import HealthCheck, Phase, settings
 from nftproxy_conformance.strategies.objects import TABLES
 
+from nftproxy.model.annotations import ALGORITHM
 from nftproxy.model.objects import Service
 
 IS_LONG = os.environ.get("NFTPROXY_TESTS") == "long"
@@ -59,4 +60,4 @@ class Tally:
 
 def by_table(services: Iterable[Service]) -> int:
     """How many of some Services choose by a table."""
-    return sum(each.options.algorithm in TABLES for each in services)
+    return sum(each.options[ALGORITHM] in TABLES for each in services)

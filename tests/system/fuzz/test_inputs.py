@@ -30,6 +30,7 @@ from nftproxy.api.parse import LONGEST_FAULT, MOST_FAULTS, parse_json, parse_man
 from nftproxy.api.reflector import Reflector
 from nftproxy.api.resources import resources
 from nftproxy.explanation.listing import review
+from nftproxy.installed import OPTIONS
 from nftproxy.model.addresses import Family, parse_address, parse_virtual_address
 from nftproxy.model.errors import Problem
 from nftproxy.model.events import Event, Listed, Put
@@ -37,7 +38,7 @@ from nftproxy.model.objects import ClusterObject, EndpointSlice, Ignored, Node, 
 from nftproxy.pipeline import Pipeline
 from nftproxy.rules.transaction import Transaction
 from nftproxy.sources.files import read_file
-from tests.support.factories import pipeline, renderer, service, settings, slice_of
+from tests.support.factories import INSTALLED_KINDS, pipeline, renderer, service, settings, slice_of
 from tests.support.lists import receive_list
 from tests.support.raw import CIDR, NODE, SERVICE, SLICE
 from tests.system.fuzz.effort import Tally, effort
@@ -280,7 +281,7 @@ def assert_readable(problem: Problem) -> None:
 def test_anything_at_all(tally: Tally, raw: object) -> None:
     """With any JSON anywhere in an object, parsing never raises, and its values are sound."""
     problems: list[Problem] = []
-    for value in parse_manifest(raw, "file", problems):
+    for value in parse_manifest(raw, "file", problems, kinds=INSTALLED_KINDS):
         assert_sound(value)
     for problem in problems:
         assert_readable(problem)
@@ -293,7 +294,7 @@ def test_anything_at_all_as_bytes(tally: Tally, raw: object) -> None:
     """The same from bytes, which says the same unless it refuses the text."""
     text = json.dumps(raw).encode()
     problems: list[Problem] = []
-    outcome = parse_json(text, "", problems)
+    outcome = parse_json(text, "", problems, kinds=INSTALLED_KINDS)
     tally.count("objects as bytes")
     try:
         msgspec.json.decode(text)
@@ -319,12 +320,14 @@ class Ways:
 
     def documents(self, raws: list[Raw]) -> list[Event]:
         """Values that have been decoded."""
-        return self._events([each for raw in raws for each in parse_manifest(raw, MARK, self.problems)])
+        return self._events(
+            [each for raw in raws for each in parse_manifest(raw, MARK, self.problems, kinds=INSTALLED_KINDS)]
+        )
 
     def json(self, raws: list[Raw]) -> list[Event]:
         """JSON texts, in UTF-8 as far as they can be."""
         texts = [json.dumps(raw, ensure_ascii=False).encode(errors="surrogatepass") for raw in raws]
-        found = [parse_json(text, MARK, self.problems) for text in texts]
+        found = [parse_json(text, MARK, self.problems, kinds=INSTALLED_KINDS) for text in texts]
         return self._events([value for value in found if value is not None])
 
     def yaml_file(self, raws: list[Raw]) -> list[Event]:
@@ -338,7 +341,7 @@ class Ways:
     def listings(self, raws: list[Raw]) -> list[Event]:
         """The API server's answers to lists."""
         events: list[Event] = []
-        for resource in resources(NODE_NAME):
+        for resource in resources(NODE_NAME, options=OPTIONS):
             reflector = Reflector(resource)
             reflector.request(0.0, 0.0)
             items = [raw for raw in raws if raw.get("kind") == resource.kind.name]
@@ -350,7 +353,7 @@ class Ways:
     def watches(self, raws: list[Raw]) -> list[Event]:
         """The lines of the API server's watches, cut anywhere."""
         events: list[Event] = []
-        for resource in resources(NODE_NAME):
+        for resource in resources(NODE_NAME, options=OPTIONS):
             reflector = Reflector(resource)
             reflector.request(0.0, 0.0)
             assert receive_list(reflector, _page(resource.kind.name, [])) == [Listed(resource.model, ())]
@@ -364,7 +367,7 @@ class Ways:
 
     def _read(self, file: Path, text: str) -> list[Event]:
         file.write_text(text, encoding="utf-8", errors="surrogatepass")
-        contents = read_file(file)
+        contents = read_file(file, INSTALLED_KINDS)
         self.problems += contents.problems
         return self._events(contents.values)
 
@@ -618,7 +621,7 @@ def test_a_damaged_file(tally: Tally, directory: Path, suffix: str, data: bytes)
 @example(page=b"[" * 100_000, stream=b"[" * 100_000 + b"\n", cut=500)
 def test_damaged_answers(tally: Tally, page: bytes, stream: bytes, cut: int) -> None:
     """With any bytes from the API server, the events are sound, and the reflector has a next request."""
-    reflector = Reflector(next(each for each in resources(NODE_NAME) if each.kind.name == "Service"))
+    reflector = Reflector(next(each for each in resources(NODE_NAME, options=OPTIONS) if each.kind.name == "Service"))
     reflector.request(0.0, 0.0)
     with mock.patch("nftproxy.api.responses.ENOUGH", 1):
         events = receive_list(reflector, page, piece=cut)

@@ -13,6 +13,7 @@ from nftproxy.model.events import Listed
 from nftproxy.model.objects import EndpointSlice, Service
 from tests.support import objects
 from tests.support.cluster import IP, Cluster
+from tests.support.factories import INSTALLED_KINDS
 
 Manifest = dict[str, Any]
 KINDS = (Service, EndpointSlice)
@@ -28,7 +29,11 @@ class Manifests(Cluster):
 
     def relist(self, *manifests: Manifest) -> None:
         """Let exactly these be the Services and EndpointSlices that there are."""
-        parsed = [each for manifest in manifests for each in parse_manifest(manifest, "", self.problems)]
+        parsed = [
+            each
+            for manifest in manifests
+            for each in parse_manifest(manifest, "", self.problems, kinds=INSTALLED_KINDS)
+        ]
         self.follow(*(Listed(kind, tuple(each for each in parsed if isinstance(each, kind))) for kind in KINDS))
 
 

@@ -13,7 +13,7 @@ from nftproxy_conformance.lab import Lab, Origin, Outcome, Probe, is_spread
 from nftproxy.extensions.algorithms import maglev
 from nftproxy.extensions.algorithms.placement import lane
 from nftproxy.kernel.capabilities import probe
-from nftproxy.model.annotations import Algorithm, ServiceOptions, ZoneWeight
+from nftproxy.model.annotations import ALGORITHM, WEIGHTS, Algorithm, Options, ZoneWeight
 from nftproxy.model.objects import EndpointSlice, Service
 from tests.support.cluster import IP, Cluster, Ip, beside
 from tests.support.factories import node, service, slice_of
@@ -42,7 +42,7 @@ def vip(ip: Ip, algorithm: Algorithm) -> str:
 
 def steered(ip: Ip, algorithm: Algorithm, weights: tuple[ZoneWeight, ...] = (), **tweaks: Any) -> Service:
     """A Service for all protocols with an algorithm, called like it."""
-    options = ServiceOptions(algorithm=algorithm, weights=weights)
+    options = Options.of({ALGORITHM: algorithm, WEIGHTS: weights})
     return service(f"shop/{algorithm.value}", cluster_ips=[vip(ip, algorithm)], ports=PORTS, options=options, **tweaks)
 
 
@@ -193,7 +193,7 @@ def test_round_robin_of_services_that_share_a_counter(lab: Lab) -> None:
     """Where connections to two Services alternate, and a shared counter counts them, each still spreads evenly."""
     names = [f"shop/web-{number}" for number in range(100)]
     first, second = [name for name in names if lane(name) == lane(names[0])][:2]
-    options = ServiceOptions(algorithm=Algorithm.ROUND_ROBIN)
+    options = Options.of({ALGORITHM: Algorithm.ROUND_ROBIN})
     there = pods(IP, 2)
     Cluster(
         lab,
@@ -209,7 +209,7 @@ def test_round_robin_of_services_that_share_a_counter(lab: Lab) -> None:
 
 def test_nodes_and_services_start_with_different_endpoints(lab: Lab) -> None:
     """First connections after a load go to various endpoints: by node, and by Service."""
-    options = ServiceOptions(algorithm=Algorithm.ROUND_ROBIN)
+    options = Options.of({ALGORITHM: Algorithm.ROUND_ROBIN})
     services = [service(f"shop/s{n}", cluster_ips=[f"10.96.1.{n}"], options=options) for n in range(1, 13)]
     there = [slice_of(f"shop/s{n}", pods(IP, 3)) for n in range(1, 13)]
     firsts = []
