@@ -30,8 +30,6 @@ from typing import Any, NamedTuple
 
 import jinja2
 import msgspec
-from jinja2.runtime import Context
-from jinja2.utils import missing
 
 from nftproxy.model.addresses import TABLE
 from nftproxy.model.codes import Code
@@ -68,25 +66,7 @@ _LEADING = ("goto", "jump")
 _KINDS = {kind.value: kind for kind in NftKind}
 
 
-class _TemplateContext(Context):
-    """The variables of a template, none of which a template sets for others.  So a dict looks each up at once."""
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self.resolve_or_missing = _TemplateVariables(self.parent).__getitem__  # type: ignore[assignment,method-assign]
-
-
-class _TemplateVariables(dict[str, object]):
-    def __missing__(self, name: str) -> object:
-        return missing
-
-
 class _TemplateEnvironment(jinja2.Environment):
-    """Facts have attributes and no items, so the built-in function finds all of them."""
-
-    context_class = _TemplateContext
-    getattr = staticmethod(getattr)  # type: ignore[assignment]
-
     def make_globals(self, d: Any) -> dict[str, Any]:
         """A dict of its own for each template.  Jinja's `ChainMap` is copied by Python code at each rendering."""
         return {**self.globals, **(d or {})}

@@ -151,6 +151,18 @@ def test_an_undefined_name_names_the_template_and_the_line() -> None:
     assert problem == Problem("table.nft.j2", "", "line 3", "UndefinedError: 'tabel' is undefined", Code.TEMPLATE_FAULT)
 
 
+def test_an_unknown_attribute_names_the_template_and_the_line() -> None:
+    """A template that uses an unknown attribute of a fact is an error when it is rendered, with the line."""
+    problem = problem_of(TABLE_TEMPLATE, "table {{ table }} {\n}\n{{ endings.rase }}\n")
+    assert problem == Problem(
+        "table.nft.j2",
+        "",
+        "line 3",
+        "UndefinedError: 'nftproxy.policy.facts.Endings object' has no attribute 'rase'",
+        Code.TEMPLATE_FAULT,
+    )
+
+
 def test_a_failing_filter_names_the_line_of_the_template() -> None:
     """If Python code that a template calls fails, the error has the template's line, not that code's."""
     problem = problem_of(TABLE_TEMPLATE, "table {{ table }} {\n}\n{{ 5 | join }}\n")
