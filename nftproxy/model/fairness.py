@@ -159,8 +159,11 @@ class TokenBucket:
         return self._full_at <= now
 
     def wait(self, now: float) -> float:
-        """Return the seconds until there is a token, 0 if there is a token now."""
-        return max(0.0, self._full_at - self._spare - now)
+        """Return the seconds until there is a token, 0 if there is a token now.
+
+        Sums of times are off by less than a microsecond, which must not cost a token.
+        """
+        return max(0.0, round(self._full_at - self._spare - now, 6))
 
     def spend(self, now: float) -> None:
         """Take a token."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from nftproxy.model.fairness import Debts, SharedRate, SharedRoom, TokenBucket, divide
@@ -103,6 +103,7 @@ def test_a_bucket_bounds_every_stretch_of_time(burst: int, pauses: list[float]) 
             assert count <= burst + (end - begin) / 2.0 + 1e-6
 
 
+@example([("a", 0.8114758085547207), ("b", 0.0), ("b", 0.0), ("b", 0.0)])
 @given(st.lists(st.tuples(NAMES, st.floats(0, 1)), max_size=80))
 def test_a_shared_rate_refuses_those_who_ask_for_more(asked: list[tuple[str, float]]) -> None:
     """A name with at most its burst is never refused if the common bucket has room, and each refusal is counted."""
