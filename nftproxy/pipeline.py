@@ -9,7 +9,7 @@ only the difference is sent.  The same objects give the same generations, in any
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from nftproxy.model.addresses import Family
 from nftproxy.model.events import Event
@@ -54,6 +54,13 @@ STEP_ELEMENTS = 5_000
 MOST_CACHED = 16
 """Services that are compiled together through the cache of choices: with more, as at the start, the last Services would
 evict the first."""
+
+
+class JudgedClaims(NamedTuple):
+    """The Services whose claims were judged, or that went, and the claims that they newly lose, Service by Service."""
+
+    services: set[ObjectKey]
+    losses: list[LostClaim]
 
 
 class Pipeline:
@@ -103,7 +110,7 @@ class Pipeline:
         self._followed = {each.name for each in settings.everywhere}
         self.losses: dict[ObjectKey, list[LostClaim]] = {}
         self.withheld: dict[Family, dict[ObjectKey, str]] = {family: {} for family in self.generations}
-        self._new_losses: list[LostClaim] = []
+        self._judged = JudgedClaims(set(), [])
         self._updated: set[ObjectKey] = set()
         self._savepoint: Savepoint | None = None
         self._invalid = Invalidation(table=True)
@@ -301,10 +308,10 @@ class Pipeline:
         for key in sorted(self.losses):
             yield from self.losses[key]
 
-    def pop_losses(self) -> list[LostClaim]:
-        """The losses since the last call, Service by Service.  Each loss is returned once."""
-        losses, self._new_losses = self._new_losses, []
-        return losses
+    def pop_judged(self) -> JudgedClaims:
+        """The claims that were judged since the last call.  Each loss is returned once."""
+        judged, self._judged = self._judged, JudgedClaims(set(), [])
+        return judged
 
     def _recompile(self, services: Iterable[ObjectKey]) -> dict[Family, Transaction]:
         self._invalid.services.update(services)
@@ -411,12 +418,13 @@ class Pipeline:
     def _record_losses(self, key: ObjectKey) -> None:
         """Note the claims that a Service doesn't get.  A node port that is lost in both families counts once."""
         known = set(self.losses.pop(key, ()))
+        self._judged.services.add(key)
         service = self.state.services.get(key)
         if service is not None:
             lost = [lost for each in self.generations for lost in lost_claims(self.state, self.settings, each, service)]
             if lost:
                 self.losses[key] = list(dict.fromkeys(lost))
-                self._new_losses += [each for each in self.losses[key] if each not in known]
+                self._judged.losses.extend(each for each in self.losses[key] if each not in known)
 
     def _owners(self, key: ObjectKey) -> list[PortKey]:
         """The owners of the blocks that a Service has had since it was last compiled."""

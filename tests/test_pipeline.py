@@ -236,13 +236,13 @@ def test_a_loss_is_reported_once() -> None:
     """A loss is reported when it happens, and not again until the Service has had the front again."""
     losers = [service(f"shop/z{i}", cluster_ips=[f"10.96.0.{20 + i}"], ports=["http:80:30080"]) for i in range(2)]
     made = pipeline(service(ports=["http:80:30080"]), *losers)
-    assert {lost.service for lost in made.pop_losses()} == {each.key for each in losers}
-    assert made.pop_losses() == []
+    assert {lost.service for lost in made.pop_judged().losses} == {each.key for each in losers}
+    assert made.pop_judged().losses == []
     made.ingest([Put(slice_of("shop/z1"))])
-    assert made.pop_losses() == []
+    assert made.pop_judged().losses == []
     made.ingest([Removed(Service, key("shop/web"))])
     made.ingest([Put(service(ports=["http:80:30080"]))])
-    assert [lost.service for lost in made.pop_losses()] == [key("shop/z0")]
+    assert [lost.service for lost in made.pop_judged().losses] == [key("shop/z0")]
 
 
 def test_much_work_is_done_in_steps() -> None:

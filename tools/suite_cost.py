@@ -1,4 +1,4 @@
-"""What the tests cost: `python -m pytest -p tools.suite_cost --cost FILE`, then `python -m tools.suite_cost FILE`.
+"""Processor time of tests: `python -m pytest -p tools.suite_cost --cost FILE`, then `python -m tools.suite_cost FILE`.
 
 The plugin appends a line to FILE for each test that ran.  The program sums the lines up by folder and by kind, in
 seconds of processor time (user and system), with that of the processes that the tests waited for.
@@ -68,7 +68,7 @@ def _spent() -> tuple[float, float]:
 
 
 def read(file: Path) -> Iterator[Cost]:
-    """Parse what the plugin wrote."""
+    """Parse the lines that the plugin wrote."""
     for line in file.read_text().splitlines():
         seconds, kind, test = line.split("\t", 2)
         yield Cost(float(seconds), kind, test)

@@ -41,7 +41,7 @@ every node, so the authors of Services must not make as many as there are number
 BURSTS = (1, 2, 5, 10)
 """How many seconds' worth of connections a burst is, for the same reason."""
 MAX_RANGES = 1_000
-"""Ranges of a value: as many as it may have source ranges (policy/limits.py)."""
+"""Ranges of an annotation: as many as a Service may have source ranges (policy/limits.py)."""
 
 _NUMBER = re.compile(r"0|[1-9][0-9]{0,9}", re.ASCII)
 

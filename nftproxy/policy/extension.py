@@ -191,8 +191,7 @@ class Settings:
         return frozenset(use for name, uses in asked.items() if uses for use in (name, *uses))
 
     def _elements(self, service: Service) -> int:
-        extensions = self.everywhere if service.options is PLAIN else self.extensions_of(service)
-        return sum([each.elements(service, self.config) for each in extensions])
+        return sum([each.elements(service, self.config) for each in self.extensions_of(service)])
 
     def _left_out(self, state: ClusterState, service: Service) -> Sequence[Place]:
         found = [place for each in self.extensions for place in each.left_out(state, service)]

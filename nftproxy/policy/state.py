@@ -318,7 +318,7 @@ class ClusterState:
                 yield
         lone = [each for key in moved if key not in self._given for each in self.slices_of(key)]
         for number, each in enumerate(lone, 1):
-            self._change_slice(each.key, None, Invalidation())  # whatever took its Service away has touched that
+            self._change_slice(each.key, None, Invalidation())  # its Service is already touched
             self._orphans.add(each)
             if number % STEP_PACKED == 0:
                 yield

@@ -188,7 +188,7 @@ class Listeners:
             limits: limits of connections and listeners, by default from the limit of file descriptors.
             exposed: called at each scrape, for the metrics that extensions add.
             note_taken: called with the health-check node ports that can't be opened at some address, when these change.
-            reserve: has descriptors for connections when there are no others.
+            reserve: lends descriptors for connections when the process has no others.
         """
         self._connections = BoundedConnections(limits or affordable(allowed_files()), reserve)
         self._config = config

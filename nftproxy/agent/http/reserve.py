@@ -24,7 +24,7 @@ _NONE_LEFT = (errno.EMFILE, errno.ENFILE)
 
 
 class Reserve:
-    """Descriptors that are open, and are closed one by one so that a connection can be accepted."""
+    """Open descriptors, of which the reserve closes one whenever a connection needs it."""
 
     def __init__(self, size: int = SPARE, show: Callable[[Sequence[str]], None] = lambda _: None) -> None:
         """`show` gets the warnings that hold at present, whenever these change."""
@@ -33,7 +33,8 @@ class Reserve:
         self._spare: list[int] = []
         self.is_short = False
         """Whether the process has no other descriptors."""
-        self.refill()
+        if size:
+            self.refill()
 
     def lend(self, error: OSError) -> bool:
         """Free a descriptor if an error says that none is left.  Return whether trying again may help."""

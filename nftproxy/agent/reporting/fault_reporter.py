@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import logging
-from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence, Set
 from typing import TypeVar
 
 from nftproxy.agent.lifecycle.rivals import in_words
@@ -48,14 +48,16 @@ class FaultReporter:
         self._metrics = reporter.metrics
         self._health = reporter.health
         self._excessive: set[ObjectKey] = set()
-        self._losing: dict[ObjectKey, ObjectKey | None] = {}
-        """The Services that don't get all that they claim, each with the holder of the first address of these."""
+        self._holders = _Holders()
         self._ongoing: dict[Code, frozenset[Hashable]] = {}
         self._excess_changes = 0
 
     def report_services(self) -> None:
         """Report the Services that the pipeline serves in part or not at all.  Call this after each commit."""
-        self._report_losses(self._pipeline.pop_losses())
+        judged = self._pipeline.pop_judged()
+        if judged.services:  # not by a change of endpoints
+            self._report_losses(judged.losses)
+            self._report_ended_losses(judged.services)
         for family, withheld in self._pipeline.withheld.items():
             self._events.report(occurrences.refusal(family, service, why) for service, why in withheld.items())
         self._report_excess()
@@ -140,21 +142,22 @@ class FaultReporter:
             text = "Service %(service)s does not get %(what)s, and is served without it: %(why)s%(more)s"
             warn(first.denial.code, text, service=service, what=first.what, why=why, more=more)
         self._events.report(map(occurrences.conflict, losses))
-        self._report_ended_losses()
 
-    def _report_ended_losses(self) -> None:
+    def _report_ended_losses(self, judged: Set[ObjectKey]) -> None:
         """Log the end of conflicts, and conflicts of which another Service has won the address."""
         claims, losses = self._pipeline.state.claims, self._pipeline.losses
-        losing = {key: claims.holder(lost[0].claim, lost[0].denial) for key, lost in losses.items()}
-        if ended := sorted(self._losing.keys() - losing.keys()):
+        concerned = judged | self._holders.losers_to(judged)
+        lost = {key: losses[key][0] for key in concerned if key in losses}
+        now = {key: claims.holder(each.claim, each.denial) for key, each in lost.items()}
+        before = self._holders.replace(concerned, now)
+        if ended := sorted(before.keys() - now.keys()):
             text = "Service %(service)s gets each of its addresses and ports now, or is gone%(more)s"
             log.info(text, {"service": ended[0], "more": _more(ended)})
-        if passed := sorted(key for key in self._losing.keys() & losing if self._losing[key] != losing[key]):
+        if passed := sorted(key for key in before.keys() & now if before[key] != now[key]):
             key = passed[0]
             text = "%(what)s, which Service %(service)s does not get, has passed from %(before)s to %(now)s%(more)s"
-            names = {"before": self._losing[key] or "none", "now": losing[key] or "none"}
-            log.info(text, {"what": losses[key][0].what, "service": key, "more": _more(passed)} | names)
-        self._losing = losing
+            names = {"before": before[key] or "none", "now": now[key] or "none"}
+            log.info(text, {"what": lost[key].what, "service": key, "more": _more(passed)} | names)
 
     def _report_excess(self) -> None:
         """Report the Services that exceed a limit or the budget.  Log when that begins and when it ends."""
@@ -198,6 +201,35 @@ class FaultReporter:
     def report_startup_taint(self, why: str) -> None:
         """Report that the startup taint stays on the Node."""
         self._events.report([occurrences.startup_taint_stays(self._node, why)])
+
+
+class _Holders:
+    """The Services that don't get all that they claim, each with the holder of the first thing that it lacks.
+
+    A change concerns the Services that it judges, and those that lose to them.
+    """
+
+    def __init__(self) -> None:
+        self._of: dict[ObjectKey, ObjectKey | None] = {}
+        self._losers: dict[ObjectKey | None, set[ObjectKey]] = {}
+
+    def losers_to(self, holders: Iterable[ObjectKey]) -> set[ObjectKey]:
+        """Return the Services that lose to any of these."""
+        return {loser for holder in holders for loser in self._losers.get(holder, ())}
+
+    def replace(
+        self, losers: Iterable[ObjectKey], new: Mapping[ObjectKey, ObjectKey | None]
+    ) -> Mapping[ObjectKey, ObjectKey | None]:
+        """Replace the holders of some losers, and return their holders before."""
+        before = {loser: self._of.pop(loser) for loser in losers if loser in self._of}
+        for loser, holder in before.items():
+            self._losers[holder].discard(loser)
+            if not self._losers[holder]:
+                del self._losers[holder]
+        self._of |= new
+        for loser, holder in new.items():
+            self._losers.setdefault(holder, set()).add(loser)
+        return before
 
 
 def _more(services: Sequence[ObjectKey]) -> str:

@@ -45,7 +45,7 @@ class AgentSocket:
         Args:
             path: the path of the socket, "" for no socket.
             questions: the handlers, by the paths of requests.
-            reserve: has descriptors for connections when there are no others.
+            reserve: lends descriptors for connections when the process has no others.
         """
         self._path = path
         self._connections = BoundedConnections(CONNECTIONS, reserve)

@@ -313,7 +313,7 @@ class Loader:
     def _report_repair(self, table: _Table, installed: Installed | None) -> None:
         """Log the elements that a load has repaired, if another program had changed them.
 
-        A repair whose cause nobody has noticed is counted here.
+        If nobody has noticed the cause, the repair is counted here.
         """
         differences = installed.differences.values() if installed and (table.is_harmed or table.is_suspect) else ()
         missing = [_in_words(element) for each in differences for element in each.missing]
@@ -413,7 +413,7 @@ class Loader:
         except Refused as error:
             return error
         except Unavailable:
-            return None
+            pass
         return None
 
     async def _quarantine_culprits(self, quarantine: Quarantine) -> None:

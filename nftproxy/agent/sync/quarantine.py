@@ -5,8 +5,8 @@ Service.  So the suspects are left out, and let back in by bisection: a half tha
 half that it refuses is halved again, down to a single Service.  Each culprit among n suspects costs at most 2 log2 n
 trials.
 
-If the error does name an element, its Service is tried first, alone in an empty table: a trial that costs the same
-however many Services there are.
+If the error does name an element, its Service is tried first, alone in an empty table.  The kernel answers that in the
+same time however many Services there are, but the trial is made by a look at all of them.
 
 A quarantined Service contributes no rules to that family.  Its rules of the other family, and all other Services, are
 not affected.  It is retried when it changes, and at each periodic check.

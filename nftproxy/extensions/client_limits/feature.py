@@ -25,8 +25,7 @@ def _uses(service: Service) -> Collection[str]:
 
 def _elements(service: Service, _config: Config) -> int:
     """The most elements that a Service has by annotations."""
-    of_fronts = OF_FRONT * fronts_at_most(service).all if service.options.restricts else 0
-    return of_fronts + keys_at_most(service.options[DENIED_RANGES])
+    return OF_FRONT * fronts_at_most(service).all + keys_at_most(service.options[DENIED_RANGES])
 
 
 def _later(family: Family) -> Part:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from unittest.mock import Mock
 
 import pytest
 
@@ -108,3 +109,26 @@ def test_a_conflict_has_a_line_when_it_changes_hands_and_when_it_ends(
         lines[1]
     )
     assert len(reported) == 2
+
+
+def test_lasting_conflicts_cost_other_changes_nothing(
+    monkeypatch: pytest.MonkeyPatch, reported: list[Occurrence]
+) -> None:
+    """A change looks at the Services that it judges and their losers, however many others lose an address."""
+    agent = pipeline()
+    faults = reporter_of(agent)
+    holder, *losers = (
+        service(f"evil/s{number:03}", cluster_ips=[f"10.97.0.{number}"], external_ips=["192.0.2.7"], created=number)
+        for number in range(200)
+    )
+    agent.ingest([Put(each) for each in (holder, *losers)])
+    faults.report_services()
+    assert len(reported) == len(losers)
+    look_up = Mock(wraps=agent.state.claims.holder)
+    monkeypatch.setattr(agent.state.claims, "holder", look_up)
+    agent.ingest([Put(service("shop/web", cluster_ips=["10.98.0.1"])), Put(slice_of("shop/web", ["10.1.0.1"]))])
+    faults.report_services()
+    look_up.assert_not_called()
+    agent.ingest([Removed(Service, holder.key)])
+    faults.report_services()
+    assert look_up.call_count == len(losers) - 1

@@ -115,7 +115,7 @@ def test_an_outage_is_few_lines_of_the_log(bench: Bench, server: ApiServer) -> N
     with bench.logging("the API server answers again, after "):
         server.start()
     minutes = int((time.monotonic() - began) / 60)
-    # Connections end one after another while the server stops, and the others are still answered meanwhile.
+    # While the server stops, it ends its connections one by one, and still answers on those that are left.
     reasons = re.findall(rf"(?:{'|'.join(PLURALS)}): (no connection .*); trying again in", bench.log()[before:])
     assert reasons
     assert all(reasons.count(each) <= 1 + minutes for each in reasons), reasons
