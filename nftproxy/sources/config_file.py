@@ -94,10 +94,12 @@ class ConfigFile:
         if self._path is None or self._is_standard_input:
             await asyncio.Event().wait()
         while True:
-            async with _watching(self._directories()) as events:
+            directories = self._directories()
+            async with _watching(directories) as events:
                 if await self._has_changed():
                     yield
-                await events.within(PERIOD)
+                if self._directories() == directories:  # kubelet may have replaced one before it was watched
+                    await events.within(PERIOD)
 
     def _directories(self) -> set[Path]:
         assert self._path is not None
@@ -150,7 +152,8 @@ async def _watching(directories: set[Path]) -> AsyncGenerator[InotifyEvents | _C
         try:
             inotify = stack.enter_context(Inotify())
             for directory in directories:
-                inotify.add_watch(directory, _WATCHED)
+                with contextlib.suppress(FileNotFoundError):
+                    inotify.add_watch(directory, _WATCHED)
         except OSError:
             yield _Clock()
             return

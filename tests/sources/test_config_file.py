@@ -161,6 +161,23 @@ def test_what_was_not_handed_over_is_read(path: Path, monkeypatch: pytest.Monkey
         assert ConfigFile(path).load()[0].oom_score_adj == 1
 
 
+async def test_a_directory_that_goes_before_it_is_watched_delays_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A change is noticed at once if kubelet has removed the directory of the change before it in the meantime."""
+    config_map = ConfigMap(tmp_path / "mounted", OLD)
+    file = ConfigFile(config_map.path)
+    looks = iter([{config_map.path.parent, config_map.path.resolve().parent}])
+    find = file._directories
+    monkeypatch.setattr(file, "_directories", lambda: next(looks, None) or find())
+    config_map.update(NEW)
+    changes = file.changes()
+    await asyncio.wait_for(anext(changes), PATIENCE)
+    config_map.update(OLD)
+    await asyncio.wait_for(anext(changes), PATIENCE)
+    await changes.aclose()
+
+
 async def test_without_a_file_nothing_changes() -> None:
     """A configuration of flags alone stays as it is."""
     file = ConfigFile(None, {"oom-score-adj": "3"})
