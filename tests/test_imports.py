@@ -87,7 +87,7 @@ PURE_ELSEWHERE = frozenset(
 PURE_MAY_IMPORT = frozenset(
     "__future__ abc bisect collections contextlib copy dataclasses datetime enum errno functools hashlib heapq "
     "difflib ipaddress itertools math operator os.strerror re string struct textwrap traceback types typing zlib "
-    "jinja2 msgspec".split()
+    "jinja2 msgspec tenacity.RetryCallState tenacity.Retrying tenacity.wait_exponential".split()
 )
 # Names that read something: files, the clock, and such parts of the modules above.  Only documents.py reads YAML.
 PURE_MAY_NOT_CALL = frozenset(

@@ -34,6 +34,7 @@ from nftproxy.kernel.drift import TableWatch
 from nftproxy.kernel.process_resources import trim_memory
 from nftproxy.logs import warn
 from nftproxy.model.addresses import Family
+from nftproxy.model.backoff import Backoff
 from nftproxy.model.codes import Code
 from nftproxy.model.errors import Refused, Unavailable
 from nftproxy.model.events import Event, Listed, Put, Removed
@@ -48,8 +49,8 @@ log = logging.getLogger(__name__)
 
 Settle = Callable[[Collection[Family]], Awaitable[float]]
 
-FIRST_NOTE, LONGEST_NOTE = 5.0, 300.0
-"""Seconds between log lines about the listings that are missing at the start: the first pause, and the longest."""
+BETWEEN_NOTES = Backoff(5.0, 300.0)
+"""The pauses before log lines about the listings that are missing at the start."""
 
 SHORT_REST = 0.01
 """Seconds between transactions of changes that were gathered together: the default of `nftables.minSyncPeriod`."""
@@ -181,7 +182,7 @@ class SyncLoop:
 
     async def _all_ready(self, ready: Mapping[str, asyncio.Event]) -> None:
         """Wait for every source.  Health, metrics, and after a while the log name the missing listings."""
-        began, note = self._now(), FIRST_NOTE
+        notes, due = 1, self._now() + BETWEEN_NOTES.pause(1)
         while not self._stopping.is_set():
             waiting = [name for name, event in ready.items() if not event.is_set()]
             self._reporter.waits_for(waiting)
@@ -189,11 +190,12 @@ class SyncLoop:
                 return
             self._wake.clear()
             try:
-                await asyncio.wait_for(self._wake.wait(), max(0.0, began + note - self._now()))
+                await asyncio.wait_for(self._wake.wait(), max(0.0, due - self._now()))
             except TimeoutError:
                 text = "no rules are loaded yet: waiting for the first listing of %(sources)s"
                 warn(Code.WAITING_FOR_LISTING, text, sources=", ".join(waiting))
-                note += min(note, LONGEST_NOTE)
+                notes += 1
+                due += BETWEEN_NOTES.pause(notes)
 
     async def _rest(self) -> None:
         """Wait until `min_sync_period` after the last transaction, while events gather."""

@@ -20,6 +20,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from nftproxy.model.backoff import Backoff
 from nftproxy.model.codes import Code
 
 
@@ -64,6 +65,8 @@ class FailureCounts:
 
     def __init__(self, times: ReflectorTimes) -> None:
         self._times = times
+        self._attempts = Backoff(times.first_attempt, times.longest_attempt)
+        self._errors = Backoff(times.first_error, times.longest_error)
         self._unanswered = 0
         self._unhelpful = 0
         self._away_since = 0.0
@@ -89,7 +92,7 @@ class FailureCounts:
         if not self._unanswered:
             self._away_since = now
         self._unanswered += 1
-        longest = _doubled(self._times.first_attempt, self._unanswered, self._times.longest_attempt)
+        longest = self._attempts.pause(self._unanswered)
         return Pause(
             max(longest / 2 - spent, 0.0),
             max(longest - spent, 0.0),
@@ -101,10 +104,5 @@ class FailureCounts:
     def count_unhelpful(self, reason: str, at_least: float = 0.0, code: Code = Code.API_UNHELPFUL) -> Pause:
         """Count an unhelpful answer, and return the pause.  `at_least` are the seconds that the server asked for."""
         self._unhelpful += 1
-        longest = _doubled(self._times.first_error, self._unhelpful, self._times.longest_error)
+        longest = self._errors.pause(self._unhelpful)
         return Pause(at_least + longest / 2, at_least + longest, reason, code=code)
-
-
-def _doubled(first: float, count: int, longest: float) -> float:
-    """Return the pause after `count` failures in a row.  The exponent is bounded, as a float is."""
-    return min(first * 2.0 ** min(count - 1, 30), longest)

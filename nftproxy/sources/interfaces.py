@@ -20,6 +20,7 @@ from typing import TypeVar
 
 from nftproxy.logs import warn
 from nftproxy.model.addresses import Address, parse_virtual_address
+from nftproxy.model.backoff import Backoff
 from nftproxy.model.codes import Code
 from nftproxy.model.events import Event, HostAddresses, Put
 from nftproxy.netlink.codec import DONE, DUMP, Attributes, attribute, attribute_map, message, messages_of
@@ -29,8 +30,8 @@ Listing = TypeVar("Listing")
 
 SILENCE = 0.02
 """Seconds of debounce: an interface gets its addresses in quick succession."""
-FIRST_PAUSE, LONGEST_PAUSE = 1.0, 30.0
-"""Seconds before the first retry of a listing that failed, doubled for each further retry, and the longest pause."""
+BACKOFF = Backoff(1.0, 30.0)
+"""The pauses after listings that failed."""
 ATTEMPTS = 10
 """Limit of dumps for a listing, if changes interrupt them."""
 
@@ -71,7 +72,7 @@ async def _listings(read: Callable[[], Listing], groups: int, period: float | No
 
     If the kernel or a lack of resources prevents a listing, it is retried with backoff.
     """
-    pause = FIRST_PAUSE
+    failures = 0
     while True:
         try:
             with _open() as notifications:
@@ -79,13 +80,14 @@ async def _listings(read: Callable[[], Listing], groups: int, period: float | No
                 notifications.bind((0, groups))
                 while True:
                     yield await asyncio.to_thread(read)  # the kernel answers late while another program has its lock
-                    pause = FIRST_PAUSE
+                    failures = 0
                     await _changed(notifications, period)
         except OSError as error:
+            failures += 1
+            pause = BACKOFF.pause(failures)
             text = "this machine's interfaces can't be read, retrying in %(pause).0f s: %(error)s"
             warn(Code.INTERFACES_UNREADABLE, text, pause=pause, error=error)
             await asyncio.sleep(pause)
-            pause = min(2 * pause, LONGEST_PAUSE)
 
 
 async def _changed(notifications: socket.socket, period: float | None) -> None:

@@ -15,7 +15,7 @@ import pytest
 from nftproxy.agent.loop import SyncLoop
 from nftproxy.agent.reporting.health import Moment
 from nftproxy.agent.reporting.sync_reporter import SyncReporter
-from nftproxy.agent.sync.loading import FIRST_PAUSE, LONGEST_PAUSE
+from nftproxy.agent.sync.loading import BACKOFF
 from nftproxy.api.reflector import Reflector
 from nftproxy.api.resources import resources
 from nftproxy.kernel.nfnetlink.commit_listener import CommitNotice
@@ -252,7 +252,7 @@ def test_tries_come_with_growing_pauses() -> None:
     kernel = FakeKernel(*[UNAVAILABLE] * 8)
     World(kernel).run(source((0, EVERYTHING)), until=100).assert_in_step()
     pauses = [after - before for before, after in itertools.pairwise(kernel.tries)]
-    assert pauses == pytest.approx([FIRST_PAUSE * 2**number for number in range(8)])
+    assert pauses == pytest.approx([BACKOFF.first * 2**number for number in range(8)])
 
 
 def test_pauses_do_not_grow_for_ever() -> None:
@@ -260,7 +260,7 @@ def test_pauses_do_not_grow_for_ever() -> None:
     kernel = FakeKernel(*[REFUSED] * 41)
     World(kernel).run(source((0, EVERYTHING)), until=1000).assert_in_step()
     pauses = [after - before for before, after in itertools.pairwise(sorted(set(kernel.tries)))]
-    assert pauses[-5:] == pytest.approx([LONGEST_PAUSE] * 5)
+    assert pauses[-5:] == pytest.approx([BACKOFF.longest] * 5)
 
 
 def test_a_retry_has_all_changes_since_the_failure() -> None:
@@ -561,7 +561,7 @@ def test_a_load_that_would_crash_the_agent_is_not_applied(caplog: pytest.LogCapt
     assert kernel.tries == [kernel.child_checks[-1]]
     assert kernel.tries[0] > 10
     pauses = [after - before for before, after in itertools.pairwise(kernel.child_checks[1:])]
-    assert pauses == pytest.approx([FIRST_PAUSE * 2 ** (number + 1) for number in range(len(pauses))])
+    assert pauses == pytest.approx([BACKOFF.first * 2 ** (number + 1) for number in range(len(pauses))])
     assert "loading the rules of IPv4 failed, retrying in 0.1 s: the process that used libnftables was killed by" in (
         caplog.text
     )

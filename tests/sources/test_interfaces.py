@@ -14,6 +14,7 @@ from unittest.mock import Mock
 import pytest
 
 from nftproxy.kernel.child_process import in_scratch_namespace
+from nftproxy.model.backoff import Backoff
 from nftproxy.model.events import Event, HostAddresses, Put
 from nftproxy.sources import interfaces
 from nftproxy.sources.interfaces import ATTEMPTS, host_addresses, interface_names, watch_addresses, watch_interfaces
@@ -85,7 +86,7 @@ NO_FILES = OSError(errno.EMFILE, os.strerror(errno.EMFILE))
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Retries follow at once."""
-    monkeypatch.setattr(interfaces, "FIRST_PAUSE", 0.0)
+    monkeypatch.setattr(interfaces, "BACKOFF", Backoff(0.0, 0.0))
     monkeypatch.setattr(interfaces, "SILENCE", 0.0)
 
 

@@ -37,6 +37,7 @@ from nftproxy.config.configz import configz
 from nftproxy.kernel.process_resources import allowed_files
 from nftproxy.logs import warn
 from nftproxy.model.addresses import ANY, Address, family_of
+from nftproxy.model.backoff import Backoff
 from nftproxy.model.codes import Code
 from nftproxy.model.errors import NftproxyError
 from nftproxy.model.objects import ObjectKey, Place
@@ -45,10 +46,8 @@ from nftproxy.policy.health_checks import JSON, Answer, HealthCheck, health_chec
 
 log = logging.getLogger(__name__)
 
-FIRST_PAUSE = 0.2
-"""Seconds before the first retry of a port that can't be bound, doubled for each further retry."""
-LONGEST_PAUSE = 5.0
-"""Longest pause between two retries in seconds: kube-proxy's pause (serveHealthz)."""
+BACKOFF = Backoff(0.2, 5.0)
+"""The pauses before retries of a port that can't be bound.  The longest is kube-proxy's pause (serveHealthz)."""
 
 MOST_SHOWN = 10
 """Limit of warnings about listeners of a kind: a cluster may have thousands of health-check node ports."""
@@ -131,10 +130,10 @@ class _Listener:
             self._connections.release_listener()
 
     async def _keep_trying(self) -> None:
-        pause = FIRST_PAUSE
+        failures = 1
         while self.failure:
-            await asyncio.sleep(pause)
-            pause = min(2 * pause, LONGEST_PAUSE)
+            await asyncio.sleep(BACKOFF.pause(failures))
+            failures += 1
             await self._try()
         log.info("now listening on %(place)s", {"place": self._place})
         self._changed()

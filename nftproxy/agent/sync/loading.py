@@ -37,6 +37,7 @@ from nftproxy.kernel.child_process import ChildDied
 from nftproxy.kernel.drift import TableWatch
 from nftproxy.logs import warn
 from nftproxy.model.addresses import FAMILY_NAMES, Family
+from nftproxy.model.backoff import Backoff
 from nftproxy.model.codes import Code
 from nftproxy.model.errors import Refused, Unavailable
 from nftproxy.model.events import Event
@@ -50,10 +51,8 @@ from nftproxy.rules.transaction import Commit, Installed, Transaction, join
 
 log = logging.getLogger(__name__)
 
-FIRST_PAUSE = 0.1
-"""Seconds before the first retry of a load, doubled for each further retry (client-go's limiters start as low)."""
-LONGEST_PAUSE = 30.0
-"""Longest pause between two retries in seconds: the syncPeriod of a default configuration."""
+BACKOFF = Backoff(0.1, 30.0)
+"""The pauses before retries of a load: client-go's limiters start as low, and the longest is the default syncPeriod."""
 
 SHORTEST_QUIET, QUIET = 1.0, 4.0
 """Changes by other programs cause no load until `QUIET` times the duration of the last load have passed, and at least
@@ -92,8 +91,8 @@ class _Table:
 
     def failed(self, *, was_refused: bool) -> float:
         """Note a failed attempt, and return the seconds until the next."""
-        pause = min(FIRST_PAUSE * 2.0 ** min(self.failures, 10), LONGEST_PAUSE)
         self.failures += 1
+        pause = BACKOFF.pause(self.failures)
         self.refusals = self.refusals + 1 if was_refused else 0
         self.due = now() + pause
         return pause

@@ -14,8 +14,8 @@ silent endpoints.
   either.  So a pod stays that loses a packet, or that a network policy hides from some clients.
 * An endpoint that refuses a client's connection is silent if it doesn't accept our own either.  So packets alone,
   whoever sent them, make no endpoint silent.
-* A silent endpoint is retried by a connection of our own, with backoff from `FIRST_PAUSE` to `LONGEST_PAUSE`, and
-  comes back when the endpoint answers it.  A reset is an answer, too, but not of an endpoint that refused.
+* A silent endpoint is retried by a connection of our own, with backoff, and comes back when the endpoint answers it.
+  A reset is an answer, too, but not of an endpoint that refused.
 * An endpoint that falls silent again within `PROBATION` goes on with twice its last pause, so that flapping is damped.
 * If something keeps the node itself from connecting, no retry would ever be answered: after `TRIAL` the endpoint comes
   back without an answer.
@@ -31,6 +31,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from enum import Enum, auto
 
+from nftproxy.model.backoff import Backoff
 from nftproxy.model.fairness import SharedRoom
 from nftproxy.model.objects import Place
 
@@ -47,10 +48,10 @@ ACQUITTAL = 5.0
 well."""
 SUSPECT_PAUSE = 1.0
 """Seconds before a suspect that hasn't answered, or wasn't tried, and isn't silent yet, is tried again."""
-FIRST_PAUSE, LONGEST_PAUSE = 1.0, 60.0
-"""Seconds before a silent endpoint is retried: at first, and at the most.  Each pause is twice the last pause."""
+BACKOFF = Backoff(1.0, 60.0)
+"""The pauses before retries of a silent endpoint."""
 PROBATION = 300.0
-"""Seconds for which an endpoint that came back must be well until its pauses start over at `FIRST_PAUSE`."""
+"""Seconds for which an endpoint that came back must be well until its pauses start over."""
 TRIAL = 600.0
 """Seconds after which a silent endpoint comes back though no retry was answered."""
 REFUSED_AGAIN = 1.0
@@ -96,7 +97,7 @@ class _Known:
         self.namespace = namespace
         self.become(_Standing.SUSPECT, now, due=now)
         self.acquitted_until = now
-        self.pause = 0.0
+        self.failures = 0  # to answer a retry, since its pauses started over
 
     def become(self, standing: _Standing, now: float, due: float | None = None) -> None:
         self.standing, self.since, self.due = standing, now, due
@@ -106,8 +107,12 @@ class _Known:
 
     def fall_silent(self, now: float) -> None:
         """Leave the endpoint out, for longer than the last time."""
-        self.pause = min(2 * self.pause, LONGEST_PAUSE) or FIRST_PAUSE
-        self.become(_Standing.SILENT, now, due=now + self.pause)
+        self.become(_Standing.SILENT, now, due=self.next_retry(now))
+
+    def next_retry(self, now: float) -> float:
+        """Count a failure, and return the time of the next retry."""
+        self.failures += 1
+        return now + BACKOFF.pause(self.failures)
 
     def has_answered(self, answer: ProbeAnswer) -> bool:
         """Whether an answer shows that the endpoint is well."""
@@ -212,8 +217,7 @@ class Silence:
         elif now - known.since >= TRIAL:
             known.become(_Standing.WELL, now)
         else:
-            known.pause = min(2 * known.pause, LONGEST_PAUSE)
-            known.due = now + known.pause
+            known.due = known.next_retry(now)
 
     def retain(self, places: Collection[Place]) -> None:
         """Forget all endpoints except these."""
@@ -232,7 +236,7 @@ def _judge(known: _Known, now: float) -> None:
 
 
 def _is_forgettable(known: _Known, now: float) -> bool:
-    until = known.since + PROBATION if known.pause else known.acquitted_until
+    until = known.since + PROBATION if known.failures else known.acquitted_until
     return known.standing is _Standing.WELL and now >= until
 
 

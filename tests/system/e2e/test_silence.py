@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 import pytest
 from nftproxy_conformance.lab import RealHost, obstacle
 
-from nftproxy.extensions.failover.silence import FIRST_PAUSE
+from nftproxy.extensions.failover.silence import BACKOFF
 from tests.support import objects
 from tests.support.cluster import IP, IP6, Ip
 from tests.support.waiting import PATIENCE, wait_until
@@ -154,7 +154,7 @@ def test_flapping_is_damped(town: Town) -> None:
         assert [each.wait(PATIENCE) for each in clients] == [0, 0]
     for place in (f"{pod.address}:8080", f"[{pod.address6}]:8080"):
         first, second = town.pauses(place)
-        assert (first > 0.75 * FIRST_PAUSE, second > 0.75 * 2 * FIRST_PAUSE) == (True, True), (first, second)
+        assert (first > 0.75 * BACKOFF.first, second > 0.75 * 2 * BACKOFF.first) == (True, True), (first, second)
     assert town.metric("nftproxy_silences_total") == fallen
     assert town.metric("nftproxy_transactions_total") - changes <= 8 < flaps / 4
     town.remove_service("flap")

@@ -24,7 +24,7 @@ from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from nftproxy.agent.looks import look_once
+from nftproxy.agent.looks import Looks
 from nftproxy.agent.reporting.metrics import Metrics
 from nftproxy.agent.reporting.occurrences import Occurrence
 from nftproxy.agent.tcp import socket_family
@@ -146,11 +146,11 @@ class SilenceWatch:
     async def events(self) -> AsyncGenerator[Sequence[Event]]:
         """Yield the silent endpoints whenever they have changed, after an empty first batch."""
         yield []
-        pause = INTERVAL
+        looks = Looks(self._look, _report_unreadable, interval=INTERVAL, share=SHARE)
         try:
             while True:
                 await self._wanted.wait()
-                pause = await look_once(self._look, pause, _report_unreadable, interval=INTERVAL, share=SHARE)
+                pause = await looks.once()
                 if SilentPlaces(self._known.silent, self._known.refusing) != self._published:
                     yield [Put(self._publish())]
                 if not watched(self._state) and not len(self._known):

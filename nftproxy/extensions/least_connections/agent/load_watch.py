@@ -16,7 +16,7 @@ import asyncio
 from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 
-from nftproxy.agent.looks import look_once
+from nftproxy.agent.looks import Looks
 from nftproxy.agent.reporting.metrics import Metrics
 from nftproxy.extensions.least_connections.balance import Balance
 from nftproxy.extensions.least_connections.balanced_lists import BalancedLists
@@ -69,10 +69,10 @@ class LoadWatch:
     async def events(self) -> AsyncGenerator[Sequence[Event]]:
         """Yield the factors whenever they have changed, after an empty first batch."""
         yield []
-        pause = INTERVAL
+        looks = Looks(self._look, _report_unreadable, interval=INTERVAL, share=SHARE)
         while True:
             await self._wanted.wait()
-            pause = await look_once(self._look, pause, _report_unreadable, interval=INTERVAL, share=SHARE)
+            pause = await looks.once()
             if self._sent is not self._balance.published:
                 self._sent = self._balance.published
                 yield [Put(LoadFactors(self._sent))]

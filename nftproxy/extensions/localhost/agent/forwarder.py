@@ -23,7 +23,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import NamedTuple
 
-from nftproxy.agent.http.listeners import FIRST_PAUSE, LONGEST_PAUSE
+from nftproxy.agent.http.listeners import BACKOFF
 from nftproxy.agent.reporting.metrics import Metrics
 from nftproxy.agent.reporting.occurrences import Occurrence
 from nftproxy.agent.tcp import pause_accepting, reset, socket_family
@@ -99,7 +99,7 @@ class LocalhostForwarder:
         self._listening: dict[Place, socket.socket] = {}
         self._failed: dict[Place, ObjectKey] = {}
         self._retry: asyncio.TimerHandle | None = None
-        self._pause = FIRST_PAUSE
+        self._retries = 0
         self._pins: dict[Place, Pin] = {}
         self._connections: set[asyncio.Task[None]] = set()
         self._counts: Counter[ObjectKey] = Counter()
@@ -139,7 +139,7 @@ class LocalhostForwarder:
                 self._report_failure(port, most)
         self._count_listeners()
         if self._failed and not self._retry:
-            self._retry = asyncio.get_running_loop().call_later(self._pause, self._try_again)
+            self._retry = asyncio.get_running_loop().call_later(BACKOFF.pause(self._retries + 1), self._try_again)
 
     def _try_to_listen(self, port: Place) -> None:
         try:
@@ -165,7 +165,7 @@ class LocalhostForwarder:
 
     def _try_again(self) -> None:
         self._retry = None
-        self._pause = min(2 * self._pause, LONGEST_PAUSE) if self._failed else FIRST_PAUSE
+        self._retries = self._retries + 1 if self._failed else 0
         before = self._failed.keys() - self._listening.keys()
         self._listen(sorted(self._failed))
         for port in sorted(before - self._failed.keys()):
