@@ -15,6 +15,9 @@ from typing import NamedTuple
 TAINT = "nftproxy.dev/not-ready"
 """The key of the startup taint in these settings.  Any key works."""
 
+VIRTUAL = ("type", "virtual-kubelet")
+"""The label (name, value) of virtual-kubelet's nodes, which have no kernel that could take rules."""
+
 
 class Setting(NamedTuple):
     """A text, as YAML or shell, and the file or object that it goes into."""
@@ -41,7 +44,7 @@ class Distribution(NamedTuple):
     """The pods' range by default, "" if an option has to give it."""
     cni: str = ""
     """The network plugin that it comes with, if that has no range of pods (model/pod_interfaces.py)."""
-    avoided: tuple[tuple[str, str], ...] = ()
+    avoided: tuple[tuple[str, str], ...] = (VIRTUAL,)
     """Labels (name, value) of nodes that can't run this DaemonSet."""
 
 
@@ -136,9 +139,50 @@ EKS = Distribution(
     avoided=(
         ("eks.amazonaws.com/compute-type", "fargate"),
         ("eks.amazonaws.com/compute-type", "auto"),
-        ("type", "virtual-kubelet"),
+        VIRTUAL,
     ),
 )
 
-DISTRIBUTIONS = {"kubeadm": KUBEADM, "k3s": K3S, "rke2": RKE2, "talos": TALOS, "kops": KOPS, "eks": EKS}
+# The load balancer is at this port of each worker, once it is enabled (docs.k0sproject.io, "Node-local load
+# balancing").  kubeProxy and podCIDR: docs.k0sproject.io, "Configuration options".  --taints: "Worker node config".
+K0S = Distribution(
+    title="k0s",
+    ask_for_api="https://localhost:7443 with node-local load balancing, else the control plane's address",
+    cluster_cidrs="10.244.0.0/16",
+    off=Setting(
+        "the ClusterConfig of every controller",
+        "apiVersion: k0s.k0sproject.io/v1beta1\nkind: ClusterConfig\nspec:\n  network:\n    kubeProxy:\n"
+        "      disabled: true\n    nodeLocalLoadBalancing:\n      enabled: true\n",
+    ),
+    then="k0s stop && k0s start on every controller",
+    taint=Setting(
+        "the configuration of k0sctl; without k0sctl the option --taints of k0s install worker",
+        "apiVersion: k0sctl.k0sproject.io/v1beta1\nkind: Cluster\nspec:\n  hosts:\n  - role: worker\n"
+        f"    installFlags:\n    - --taints={TAINT}=true:NoSchedule\n",
+    ),
+)
+
+# kube-proxy can be configured, a preview, and turned off where the cluster has a network plugin of its own
+# (learn.microsoft.com, "Configure kube-proxy").  AKS sets nodeTaints again, and these not ("Use node taints").
+AKS = Distribution(
+    title="AKS",
+    ask_for_api="https://FQDN, as az aks show --resource-group GROUP --name CLUSTER --query fqdn prints",
+    off=Setting("kube-proxy.json", '{"enabled": false}\n'),
+    then="az aks update --resource-group GROUP --name CLUSTER --kube-proxy-config kube-proxy.json",
+    taint=Setting(
+        "the properties of every agent pool in the cluster's template",
+        f'nodeInitializationTaints:\n- "{TAINT}=true:NoSchedule"\n',
+    ),
+)
+
+DISTRIBUTIONS = {
+    "kubeadm": KUBEADM,
+    "k3s": K3S,
+    "rke2": RKE2,
+    "talos": TALOS,
+    "kops": KOPS,
+    "eks": EKS,
+    "k0s": K0S,
+    "aks": AKS,
+}
 """By the value of `--for`."""

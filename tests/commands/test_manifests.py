@@ -39,6 +39,8 @@ WISHES: dict[str, list[str]] = {
     "talos": ["--for", "talos"],
     "kops": ["--for", "kops", *KNOWN],
     "eks": ["--for", "eks", "--api-server", "https://0123.gr7.eu-central-1.eks.amazonaws.com"],
+    "k0s": ["--for", "k0s", "--api-server", "https://localhost:7443"],
+    "aks": ["--for", "aks", *KNOWN],
     "all wishes": [
         *KNOWN, "--image", "registry.example.com:5000/net/nftproxy:0.1.0@sha256:" + 64 * "0", "--monitoring",
         "--startup-taint", "nftproxy.dev/not-ready", "--node-selector", "example.org/proxy=nftproxy",
@@ -441,11 +443,23 @@ def test_pods_are_as_their_options_say() -> None:
     assert made.objects["DaemonSet"]["spec"]["selector"]["matchLabels"] == {"app.kubernetes.io/name": "nftproxy"}
 
 
+VIRTUAL = {"key": "type", "operator": "NotIn", "values": ["virtual-kubelet"]}
+MANAGED = [
+    {"key": "eks.amazonaws.com/compute-type", "operator": "NotIn", "values": [kind]} for kind in ("fargate", "auto")
+]
+
+
+@pytest.mark.parametrize("name", DISTRIBUTIONS)
+def test_nodes_that_can_run_no_agent_are_avoided(name: str) -> None:
+    """Pods avoid nodes of virtual-kubelet everywhere, and on EKS those of Fargate and of Auto Mode too."""
+    affinity = make("--for", name, *KNOWN).pod["affinity"]
+    (term,) = affinity["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
+    assert term == {"matchExpressions": [*(MANAGED if name == "eks" else []), VIRTUAL]}
+
+
 def test_an_affinity_replaces_that_of_the_distribution() -> None:
-    """A cluster with Fargate nodes avoids them, unless the administrator says where pods go."""
-    asked = ["--for", "eks", "--api-server", "https://10.0.0.1:6443"]
-    assert "nodeAffinity" in make(*asked).pod["affinity"]
-    assert make(*asked, "--affinity", "{podAffinity: {}}").pod["affinity"] == {"podAffinity": {}}
+    """The administrator says where pods go."""
+    assert make(*KNOWN, "--affinity", "{podAffinity: {}}").pod["affinity"] == {"podAffinity": {}}
 
 
 def test_alerts_are_those_of_the_example() -> None:

@@ -11,7 +11,9 @@ from pathlib import Path
 
 import pytest
 from nftproxy_conformance.apiserver import ApiServer
+from nftproxy_conformance.apiserver.faults import EndWatch, Fault
 
+from nftproxy.model.codes import Code
 from tests.support.cluster import IP
 from tests.support.processes import CHECKOUT
 from tests.support.waiting import wait_until
@@ -20,6 +22,9 @@ from tests.system.machine.conftest import require_own_machine
 
 UNIT = CHECKOUT / "examples" / "deploy" / "nftproxy.service"
 SETTINGS = Path("/etc/nftproxy")
+KUBECONFIG = SETTINGS / "kubeconfig"
+DROP_IN = Path("/etc/systemd/system", f"{UNIT.name}.d", "copy.conf")
+COPY = "/run/credentials/nftproxy.service/kubeconfig"
 CONFIGURATION = """\
 apiVersion: kubeproxy.config.k8s.io/v1alpha1
 kind: KubeProxyConfiguration
@@ -36,19 +41,44 @@ def run(*command: str) -> str:
     return done.stdout
 
 
-def serves() -> bool:
-    """True if the Service of the cluster is in the kernel."""
-    return IP.vip in run("nft", "list", "map", "ip", "nftproxy", "services")
+def serves(address: str = IP.vip) -> bool:
+    """True if a Service of the cluster is in the kernel."""
+    return address in run("nft", "list", "map", "ip", "nftproxy", "services")
+
+
+def report() -> str:
+    """The unit's state and log."""
+    return run("systemctl", "status", "nftproxy") + run("journalctl", "--unit=nftproxy", "--no-pager")
+
+
+def status() -> str:
+    """The output of `nftproxy status`."""
+    return run("/opt/nftproxy/bin/nftproxy", "status")
+
+
+def share_kubeconfig() -> None:
+    """Let the unit's group read the kubeconfig, as the unit says."""
+    shutil.chown(KUBECONFIG, group="nftproxy")
+    KUBECONFIG.chmod(0o640)
+
+
+def rotate(server: ApiServer) -> None:
+    """Have a new token in the kubeconfig, another Service, and new watches."""
+    server.rotate_token()
+    share_kubeconfig()
+    server.put(service("other"), slice_of("10.1.0.5@node-a", name="other"))
+    server.faults.add(Fault(EndWatch(), verb="watch", resource="services"))
+    server.faults.add(Fault(EndWatch(), verb="watch", resource="endpointslices"))
 
 
 @pytest.fixture
-def installed() -> Iterator[None]:
-    """The unit as installed, with a cluster behind its kubeconfig.  The program is this interpreter's."""
+def installed() -> Iterator[ApiServer]:
+    """The server of a cluster, with the unit as installed for it.  The program is this interpreter's."""
     require_own_machine()
     if not Path("/run/systemd/system").exists():
         pytest.skip("systemd isn't running; `python -m tools.vm --systemd` starts it")
     SETTINGS.mkdir(exist_ok=True)
-    Path("/opt/nftproxy/bin").mkdir(parents=True)
+    Path("/opt/nftproxy/bin").mkdir(parents=True, exist_ok=True)
     Path("/opt/nftproxy/bin/nftproxy").write_text(f'#!/bin/sh\nexec {sys.executable} -m nftproxy "$@"\n')
     Path("/opt/nftproxy/bin/nftproxy").chmod(0o755)
     (SETTINGS / "config.yaml").write_text(CONFIGURATION)
@@ -57,24 +87,53 @@ def installed() -> Iterator[None]:
     with ApiServer(tls=True, authenticate=True) as server:
         server.put(node("node-a"), service(), slice_of("10.1.0.4@node-a"))
         run("groupadd", "--system", "nftproxy")
-        server.write_kubeconfig(SETTINGS / "kubeconfig")
-        shutil.chown(SETTINGS / "kubeconfig", group="nftproxy")
-        (SETTINGS / "kubeconfig").chmod(0o640)
+        server.write_kubeconfig(KUBECONFIG)
+        share_kubeconfig()
         run("systemctl", "daemon-reload")
-        yield
+        yield server
         run("systemctl", "stop", "nftproxy")
+        run("nft", "flush", "ruleset")
 
 
 @pytest.mark.usefixtures("installed")
 def test_the_unit_loads_rules() -> None:
     """The rules come after `systemctl start`, stay after `stop`, and a start brings back what is missing."""
-
-    def report() -> str:
-        return run("systemctl", "status", "nftproxy") + run("journalctl", "--unit=nftproxy", "--no-pager")
-
     for _ in range(2):
         run("systemctl", "start", "nftproxy")
         wait_until(serves, report, pause=1)
         run("systemctl", "stop", "nftproxy")
         assert serves()
         run("nft", "flush", "ruleset")
+
+
+def test_a_rotated_token_is_used(installed: ApiServer) -> None:
+    """A running unit follows changes with the token that a rotation has written, and its health has no warning."""
+    run("systemctl", "start", "nftproxy")
+    wait_until(serves, report, pause=1)
+    rotate(installed)
+    wait_until(lambda: serves(IP.vip2), report, pause=1)
+    wait_until(lambda: "Agent:" in status() and Code.OUT_OF_TOUCH not in status(), report, pause=1)
+
+
+@pytest.fixture
+def copying(installed: ApiServer) -> Iterator[None]:  # noqa: ARG001
+    """The unit with a copy of its kubeconfig, which systemd makes when the unit starts."""
+    DROP_IN.parent.mkdir(exist_ok=True)
+    DROP_IN.write_text(f"[Service]\nLoadCredential=kubeconfig:{KUBECONFIG}\n")
+    (SETTINGS / "config.yaml").write_text(CONFIGURATION.replace(str(KUBECONFIG), COPY))
+    run("systemctl", "daemon-reload")
+    yield
+    DROP_IN.unlink()
+
+
+@pytest.mark.usefixtures("copying")
+def test_a_copy_that_is_no_longer_valid_is_named(installed: ApiServer) -> None:
+    """With `LoadCredential=`, whose copy is made once, status names the copy and its time after a rotation."""
+    run("systemctl", "start", "nftproxy")
+    wait_until(serves, report, pause=1)
+    rotate(installed)
+    stale = f"{COPY} was written at "
+    wait_until(lambda: stale in status(), report, pause=1)
+    assert Code.OUT_OF_TOUCH in status()
+    assert stale in report()
+    assert not serves(IP.vip2)
