@@ -213,7 +213,7 @@ class Daemon:
             yield partial(watch_other_proxies, self.faults.report_other_proxies)
         for part in self._parts:
             yield from part.background()
-        yield partial(watch_node, self._pipeline, self.faults, has_api=nodes is not None)
+        yield partial(watch_node, self._pipeline, self.faults)
         if nodes is not None:
             yield partial(watch_credentials, nodes.credentials_fault, self.faults.report_credentials)
         if config.startup_taint and nodes is not None:

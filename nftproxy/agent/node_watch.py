@@ -27,11 +27,10 @@ FIRST = 1.0
 """Seconds between two looks until the Node is known, so that a start in a wrong place is seen soon."""
 
 
-async def watch_node(pipeline: Pipeline, faults: FaultReporter, *, has_api: bool) -> None:
+async def watch_node(pipeline: Pipeline, faults: FaultReporter) -> None:
     """Report after each look what is wrong with the place, forwarding, connection tracking and routes, until cancelled.
 
-    `has_api` says that the API server has the Node: in manifests it may be any node.  Where its addresses are absent,
-    forwarding is another machine's matter, or another network namespace's.  A
+    Where the Node's addresses are absent, forwarding is another machine's matter, or another network namespace's.  A
     node that has just joined may lack its route for a moment, so an endpoint counts as unrouted once two looks in a row
     have found no route.  Only endpoints within clusterCIDR are tried.
     """
@@ -43,7 +42,7 @@ async def watch_node(pipeline: Pipeline, faults: FaultReporter, *, has_api: bool
         has_looked = True
         absent: Collection[Address] = ()
         if present := await asyncio.to_thread(_interfaces):
-            absent = absent_addresses(pipeline.state.node, present.addresses) if has_api else ()
+            absent = absent_addresses(pipeline.state.node, present.addresses)
             faults.report_elsewhere(absent)
             faults.report_local_sources(local_sources_fault(pipeline, *present))
         faults.report_not_forwarded({} if absent else not_forwarded(pipeline))

@@ -53,7 +53,7 @@ from nftproxy.model.texts import printable
 from nftproxy.rules.transaction import BESIDE_ANOTHER
 from nftproxy.sources.config_documents import config_document
 from nftproxy.sources.credentials import SERVICE_ACCOUNT
-from nftproxy.sources.interfaces import host_addresses
+from nftproxy.sources.interfaces import host_addresses, links
 
 T = TypeVar("T")
 GivenConfig = tuple[Mapping[str, Any], str]
@@ -190,6 +190,7 @@ class NodeInspection:
             schedulers=tuple(self._observe("IPVS' virtual servers", ipvs.schedulers, [])),
             traces=self._observe("other proxies' rules", other_proxies, {}),
             interfaces=tuple(name for _, name in socket.if_nameindex()),
+            links=self._observe("this node's interfaces", links, ()),
             addresses=self._observe("this node's addresses", lambda: tuple(sorted(host_addresses().addresses)), None),
             has_our_rules=bool(ours),
             is_canary=any(comment.endswith(BESIDE_ANOTHER) for comment in ours),

@@ -76,6 +76,7 @@ def _configuration(
         tcp_be_liberal=liberal is True,
         localhost_node_ports=_at(given, "iptables.localhostnodeports") is not False,
         scheduler=str(_at(given, "ipvs.scheduler") or ""),
+        bridge=str(_at(given, "detectlocal.bridgeinterface") or ""),
         knows_local_sources=bool(_at(given, "clustercidr"))
         or _at(given, "detectlocalmode") not in (None, "", "ClusterCIDR"),
         takes_node_range=_at(given, "detectlocalmode") == "NodeCIDR",

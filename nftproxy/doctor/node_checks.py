@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator, Mapping
 from types import MappingProxyType
 
 from nftproxy.doctor.findings import Finding, Severity, error, found, note, warning
-from nftproxy.doctor.observations import Observations
+from nftproxy.doctor.observations import KubeProxyConfigFacts, Observations
 from nftproxy.model.addresses import FAMILY_NAMES, Family, family_of
 from nftproxy.model.codes import Code
 from nftproxy.model.conntrack_fill import nearly_full
@@ -20,6 +20,9 @@ _FORWARDING: Mapping[str, tuple[Family, Severity]] = MappingProxyType(
 _BRIDGED = ("bridge/bridge-nf-call-iptables", "bridge/bridge-nf-call-ip6tables")
 BRIDGES = frozenset({"cni0", "cbr0", "kube-bridge"})
 """The pods' bridges of the CNI plugins bridge and flannel, of kubenet, and of kube-router."""
+
+_TUNNELS = frozenset({"vxlan", "geneve", "ipip", "ip6tnl", "sit", "gre", "wireguard"})
+"""The kinds of interfaces by which network plugins send packets to pods of other nodes."""
 
 SHORTEST_TIMEOUTS: Mapping[str, int] = MappingProxyType(
     {
@@ -81,6 +84,32 @@ def _bridged(observed: Observations) -> Iterator[Finding]:
         yield warning(Code.BRIDGE_BYPASSES, f"the interface {', '.join(bridges)}", *map(observed.setting, off))
 
 
+def _hairpin(observed: Observations) -> Iterator[Finding]:
+    """Find pods' ports through which the bridge doesn't send packets back.
+
+    It matters while rules translate packets on the bridge.  Else the node routes them, and they leave by the bridge.
+    """
+    bridges = BRIDGES.union(each.bridge for each in _configurations(observed) if each.bridge)
+    off = [each for each in observed.links if each.bridge in bridges and each.kind == "veth" and not each.hairpin]
+    if off and any(observed.sysctls.get(path) == 1 for path in _BRIDGED):
+        ports = [f"hairpin is off at the port {each.name} of the bridge {each.bridge}" for each in off]
+        yield warning(Code.HAIRPIN_OFF, *ports)
+
+
+def _configurations(observed: Observations) -> Iterator[KubeProxyConfigFacts]:
+    """Yield the known configurations, which may name the pods' bridge."""
+    yield from filter(None, [observed.configuration, observed.agent and observed.agent.configuration])
+
+
+def _mtu(observed: Observations) -> Iterator[Finding]:
+    """Find tunnels whose packets are smaller than those of the pods' interfaces."""
+    pods = [each for each in observed.links if each.kind == "veth"]
+    largest = max(pods, key=lambda each: each.mtu, default=None)
+    small = [each for each in observed.links if each.kind in _TUNNELS and largest and each.mtu < largest.mtu]
+    if largest and small:
+        yield note(Code.MTU_SMALL, *(f"the MTU is {each.mtu} at {each.name}" for each in [largest, *small]))
+
+
 def _conntrack(observed: Observations) -> Iterator[Finding]:
     """Find a connection tracking table that is nearly full, too small, or has too few buckets."""
     seen = observed.conntrack
@@ -97,4 +126,4 @@ def _conntrack(observed: Observations) -> Iterator[Finding]:
         yield warning(Code.CONNTRACK_SLOW, f"{seen.buckets} buckets for {seen.maximum} entries")
 
 
-CHECKS = (_features, _forwarding, _forwarding_of_interfaces, _bridged, _timeouts, _conntrack)
+CHECKS = (_features, _forwarding, _forwarding_of_interfaces, _bridged, _hairpin, _mtu, _timeouts, _conntrack)

@@ -16,6 +16,7 @@ from nftproxy.api.access_reviews import Permission
 from nftproxy.doctor.saved_iptables import SavedTables
 from nftproxy.model.addresses import Address, Family
 from nftproxy.model.base_chains import BaseChain, ForeignChain
+from nftproxy.model.link import Link
 
 
 class Unseen(msgspec.Struct, frozen=True):
@@ -36,6 +37,8 @@ class KubeProxyConfigFacts(msgspec.Struct, frozen=True, kw_only=True):
     """CIDRs and words as they are given."""
     tcp_be_liberal: bool = False
     localhost_node_ports: bool = True
+    bridge: str = ""
+    """The pods' bridge (detectLocal.bridgeInterface)."""
     knows_local_sources: bool = True
     """Whether a range or an interface says which sources are pods (clusterCIDR, detectLocalMode)."""
     takes_node_range: bool = False
@@ -125,6 +128,7 @@ class Observations(msgspec.Struct, frozen=True, kw_only=True):
     traces: Mapping[str, list[str]] = MappingProxyType({})
     """The findings of kernel/others/other_proxies.py, by proxy."""
     interfaces: tuple[str, ...] = ()
+    links: tuple[Link, ...] = ()
     addresses: tuple[Address, ...] | None = None
     has_our_rules: bool = False
     is_canary: bool = False

@@ -158,6 +158,8 @@ class Code(StrEnum):
     OTHERS_COME_FIRST = "NFT639", "Other programs' chains can take packets before they reach Services"
     FAST_PATH_PASSES_BY = "NFT640", "Packets on the fast path pass other programs' chains by"
     TIMEOUTS_SHORT = "NFT641", "Connection tracking forgets idle connections within seconds"
+    HAIRPIN_OFF = "NFT642", "A pod can't reach itself through a Service, as its bridge port has no hairpin mode"
+    MTU_SMALL = "NFT643", "A tunnel takes smaller packets than the pods send"
 
 
 NOTES = frozenset({Code.OLD_SPELLING, Code.ONE_FAMILY_GUARDED})

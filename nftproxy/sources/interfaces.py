@@ -14,6 +14,7 @@ import contextlib
 import ipaddress
 import socket
 import struct
+import sys
 import time
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator
 from typing import TypeVar
@@ -23,7 +24,8 @@ from nftproxy.model.addresses import Address, parse_virtual_address
 from nftproxy.model.backoff import Backoff
 from nftproxy.model.codes import Code
 from nftproxy.model.events import Event, HostAddresses, Put
-from nftproxy.netlink.codec import DONE, DUMP, Attributes, attribute, attribute_map, message, messages_of
+from nftproxy.model.link import Link
+from nftproxy.netlink.codec import DONE, DUMP, Attributes, attribute, attribute_map, message, messages_of, text_of
 
 Item = TypeVar("Item")
 Listing = TypeVar("Listing")
@@ -41,7 +43,9 @@ _NEW_ADDRESS, _GET_ADDRESS = 20, 22  # RTM_NEWADDR, RTM_GETADDR
 _IFA_ADDRESS, _IFA_LOCAL = 1, 2
 _LINK = struct.Struct("=BxHiII")  # family, type, interface, flags, changed flags: struct ifinfomsg
 _NEW_LINK, _GET_LINK = 16, 18  # RTM_NEWLINK, RTM_GETLINK
-_IFLA_NAME, _EXTENDED = 3, 29  # IFLA_IFNAME, IFLA_EXT_MASK
+_IFLA_NAME, _MTU, _MASTER, _INFO, _EXTENDED = 3, 4, 10, 18, 29  # IFLA_IFNAME, _MTU, _MASTER, _LINKINFO, _EXT_MASK
+_KIND, _PORT_KIND, _PORT_DATA = 1, 4, 5  # IFLA_INFO_KIND, IFLA_INFO_SLAVE_KIND, IFLA_INFO_SLAVE_DATA
+_HAIRPIN = 4  # IFLA_BRPORT_MODE
 _SKIP_STATISTICS = struct.pack("=I", 8)  # RTEXT_FILTER_SKIP_STATS
 _ADDRESS_GROUPS = 0x10 | 0x100  # RTMGRP_IPV4_IFADDR, RTMGRP_IPV6_IFADDR
 _LINK_GROUP = 1  # RTMGRP_LINK
@@ -119,6 +123,15 @@ def interface_names() -> frozenset[str]:
     return _uninterrupted(_names)
 
 
+def links() -> tuple[Link, ...]:
+    """Return all interfaces, by their names.
+
+    Raises:
+        OSError: the kernel's error.
+    """
+    return tuple(sorted(_uninterrupted(_links)))
+
+
 def _uninterrupted(read: Callable[[socket.socket], Iterable[Item]]) -> frozenset[Item]:
     """Read all of a single dump, and retry a dump that changes interrupt.
 
@@ -154,12 +167,35 @@ def _addresses(kernel: socket.socket) -> Iterator[Address]:
 
 def _names(kernel: socket.socket) -> Iterator[str]:
     """Yield the names of all interfaces, from a single dump.  Raises as `_addresses`."""
+    for _, held in _dumped_links(kernel):
+        name = held[_IFLA_NAME].rstrip(b"\0")
+        if name.isascii():
+            yield name.decode()
+
+
+def _links(kernel: socket.socket) -> Iterator[Link]:
+    """Yield all interfaces, from a single dump.  Raises as `_addresses`."""
+    found = dict(_dumped_links(kernel))
+    names = {number: text_of(held[_IFLA_NAME]) for number, held in found.items()}
+    for number, held in found.items():
+        info = attribute_map(held.get(_INFO, b""))
+        is_port = text_of(info.get(_PORT_KIND, b"")) == "bridge"
+        port = attribute_map(info.get(_PORT_DATA, b"")) if is_port else {}
+        yield Link(
+            names[number],
+            text_of(info.get(_KIND, b"")),
+            int.from_bytes(held.get(_MTU, b""), sys.byteorder),
+            names.get(int.from_bytes(held.get(_MASTER, b""), sys.byteorder), "") if is_port else "",
+            port.get(_HAIRPIN) == b"\1",
+        )
+
+
+def _dumped_links(kernel: socket.socket) -> Iterator[tuple[int, Attributes]]:
+    """Yield the number and attributes of each interface, from a single dump.  Raises as `_addresses`."""
     asked = _LINK.pack(socket.AF_UNSPEC, 0, 0, 0, 0) + attribute(_EXTENDED, _SKIP_STATISTICS)
     for kind, body in _dump(kernel, _GET_LINK, asked):
         if kind == _NEW_LINK:
-            name = attribute_map(body, _LINK.size)[_IFLA_NAME].rstrip(b"\0")
-            if name.isascii():
-                yield name.decode()
+            yield _LINK.unpack_from(body)[2], attribute_map(body, _LINK.size)
 
 
 def _dump(kernel: socket.socket, kind: int, body: bytes) -> Iterator[tuple[int, bytes]]:

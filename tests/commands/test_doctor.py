@@ -754,6 +754,39 @@ def test_bridged_pods() -> None:
     assert seen(found()["NFT625"]) == "the interface cni0\nnet.bridge.bridge-nf-call-iptables is 0"
 
 
+def test_ports_of_the_pods_bridge(config: Any) -> None:
+    """A pod's port without hairpin is a warning on the pods' bridge, while rules see bridged packets."""
+    if not Path("/proc/sys/net/bridge").exists():
+        pytest.skip("br_netfilter is not loaded")
+    setting("bridge/bridge-nf-call-iptables", 1)
+    setting("bridge/bridge-nf-call-ip6tables", 0)
+    for bridge in ("cni0", "pods", "docker0"):
+        run(f"ip link add {bridge} type bridge")
+        run(f"ip link add {bridge}p type veth peer name {bridge}q")
+        run(f"ip link set {bridge}p master {bridge}")
+    off = "hairpin is off at the port"
+    assert seen(found("--config", config("mode: nftables\n"))["NFT642"]) == f"{off} cni0p of the bridge cni0"
+    given = config("mode: nftables\ndetectLocalMode: BridgeInterface\ndetectLocal: {bridgeInterface: pods}\n")
+    both = f"{off} cni0p of the bridge cni0\n{off} podsp of the bridge pods"
+    assert seen(found("--config", given)["NFT642"]) == both
+    run("ip link set cni0p type bridge_slave hairpin on")
+    assert "NFT642" not in found()
+    run("ip link set cni0p type bridge_slave hairpin off")
+    setting("bridge/bridge-nf-call-iptables", 0)
+    assert "NFT642" not in found()
+
+
+def test_a_tunnel_of_a_smaller_mtu() -> None:
+    """A tunnel whose packets are smaller than those of the pods' interfaces is a note with both."""
+    run("ip link add vxlan0 mtu 1400 type vxlan id 1 dstport 4789 dev lo")
+    assert "NFT643" not in found()
+    run("ip link add pod mtu 1450 type veth peer name other mtu 1400")
+    finding = found()["NFT643"]
+    assert (finding["severity"], seen(finding)) == ("note", "the MTU is 1450 at pod\nthe MTU is 1400 at vxlan0")
+    run("ip link set pod mtu 1400")
+    assert "NFT643" not in found()
+
+
 def test_conntrack_smaller_than_asked_for(config: Any) -> None:
     """A limit below the configured value is a note with both numbers."""
     maximum = Path("/proc/sys/net/netfilter/nf_conntrack_max").read_text().strip()
@@ -895,7 +928,7 @@ def test_each_code_is_provoked() -> None:
     """Every code that a check may find is in a test above."""
     sources = "".join(path.read_text() for path in Path(diagnosis_module.__file__).parent.glob("*_checks.py"))
     codes = {Code[name] for name in re.findall(r"\bCode\.(\w+)", sources)}
-    assert len(codes) == 39
+    assert len(codes) == 41
     source = Path(__file__).read_text()
     assert {code for code in codes if code not in source} == set()
 

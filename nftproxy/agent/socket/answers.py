@@ -83,12 +83,20 @@ class EndpointRow(ListingRow, frozen=True, tag="Endpoint", rename="camel"):
 
 
 class ConflictRow(ListingRow, frozen=True, tag="Conflict", rename="camel"):
-    """An address and port that a Service claims and doesn't get.  `holder` is the Service that has it, "" for none."""
+    """An address and port that a Service claims and doesn't get, or a port of the agent's own: then `service` is "".
+
+    `holder` is the Service that has it, "" for none, as if another program has it.
+    """
 
     port_name: str
     what: str
     why: str
     holder: str
+
+    @property
+    def key(self) -> str:
+        """The Service, as an argument of `nftproxy explain`, or the node."""
+        return f"svc/{self.namespace}/{self.service}" if self.service else "node"
 
 
 class QuarantinedRow(ListingRow, frozen=True, tag="Quarantined", rename="camel"):

@@ -72,6 +72,9 @@ def conflicts(pipeline: Pipeline, scope: ListingScope) -> Iterator[ListingRow | 
             key = lost.service
             why = lost.why(claims)
             yield ConflictRow(key.namespace, key.name, lost.port_name, lost.what, why, str(holder or ""))
+        if service and (why := _why_unchecked(pipeline, service)):
+            what = f"health-check node port {service.health_check_node_port}"
+            yield ConflictRow(service.key.namespace, service.key.name, "", what, why, "")
         yield None
 
 
@@ -116,9 +119,7 @@ def _service_row(pipeline: Pipeline, service: Service) -> ServiceRow:
     quarantines = [f"{family}: {why}" if family else why for family, why in _quarantines(pipeline, service.key)]
     losses = pipeline.losses.get(service.key, ())
     lost = [f"it does not get {each.what}: {each.why(pipeline.state.claims)}" for each in losses]
-    if service.health_check_node_port in pipeline.health_checks.taken:
-        code = Code.HEALTH_CHECK_PORT_TAKEN
-        lost.append(f"{code}: the agent can't open health-check node port {service.health_check_node_port}")
+    lost += filter(None, [_why_unchecked(pipeline, service)])
     judged = list(_judged_ports(pipeline, service))
     without, not_here = list(_without_endpoints(pipeline, service, judged)), list(_without_local(judged))
     others = [*_proxied(service), *_left_out(pipeline, service, judged)]
@@ -152,6 +153,13 @@ def _service_row(pipeline: Pipeline, service: Service) -> ServiceRow:
         labels=dict(service.labels),
         notes=tuple(itertools.chain.from_iterable(notes)),
     )
+
+
+def _why_unchecked(pipeline: Pipeline, service: Service) -> str:
+    """Return why another program answers a Service's health checks, "" if the agent does."""
+    port = service.health_check_node_port
+    is_taken = port in pipeline.health_checks.taken
+    return f"{Code.HEALTH_CHECK_PORT_TAKEN}: the agent can't open health-check node port {port}" if is_taken else ""
 
 
 MOST_NOTES = 10

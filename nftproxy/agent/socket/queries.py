@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import itertools
 import os
 import platform
 import time
@@ -21,6 +22,7 @@ from nftproxy.agent.socket.agent_socket import QueryHandler
 from nftproxy.agent.socket.answers import (
     AffinityMap,
     AgentState,
+    ConflictRow,
     End,
     FamilyState,
     FastPathState,
@@ -98,6 +100,7 @@ def query_handlers(known: QueryContext) -> Mapping[str, QueryHandler]:
     pipeline = known.pipeline
     about_the_cluster = {
         **{name: _listing(known, rows) for name, rows in LISTINGS.items()},
+        "conflicts": _listing(known, LISTINGS["conflicts"], _own_ports),
         "affinity": _affinity(known),
         "explain": _explain(known),
         "packets": _packets(pipeline),
@@ -111,15 +114,24 @@ def query_handlers(known: QueryContext) -> Mapping[str, QueryHandler]:
 
 
 def _listing(
-    known: QueryContext, rows: Callable[[Pipeline, ListingScope], Iterator[ListingRow | None]]
+    known: QueryContext,
+    rows: Callable[[Pipeline, ListingScope], Iterator[ListingRow | None]],
+    extra: Callable[[QueryContext, ListingScope], Iterable[ListingRow]] = lambda _known, _scope: (),
 ) -> QueryHandler:
     async def answer(query: Mapping[str, str]) -> AsyncIterator[bytes]:
         scope = _scope(query)
-        for piece in _pieces(rows(known.pipeline, scope)):
+        for piece in _pieces(itertools.chain(rows(known.pipeline, scope), extra(known, scope))):
             yield piece
         yield _line(End(caveat=known.reporter.caveat()))
 
     return answer
+
+
+def _own_ports(known: QueryContext, scope: ListingScope) -> Iterator[ConflictRow]:
+    """Yield a row for each of the agent's own ports that it can't open, unless only some Services are asked for."""
+    for warning in known.reporter.status().warnings if scope == ListingScope() else ():
+        if warning.startswith(Code.OWN_PORT_TAKEN):
+            yield ConflictRow("", "", "", "the agent's own port", warning, "")
 
 
 def _pieces(rows: Iterable[ListingRow | None]) -> Iterator[bytes]:

@@ -11,13 +11,14 @@ import msgspec
 import pytest
 
 from nftproxy.agent.socket import queries, shared_reading
-from nftproxy.agent.socket.answers import AgentState, End, EndpointRow, FastPathState, Line, ServiceRow
+from nftproxy.agent.socket.answers import AgentState, ConflictRow, End, EndpointRow, FastPathState, Line, ServiceRow
 from nftproxy.agent.socket.queries import QueryContext
 from nftproxy.agent.socket.readiness import ClusterUnknown
 from nftproxy.commands.list import LISTINGS
 from nftproxy.explanation.answer import Explanation
 from nftproxy.extensions.failover.silent_places import SilentPlaces
 from nftproxy.model.addresses import Address, Family
+from nftproxy.model.codes import Code
 from nftproxy.model.errors import BadInput
 from nftproxy.model.events import Put, Removed
 from nftproxy.model.objects import ClusterObject, ObjectKey, Place, Service
@@ -128,6 +129,30 @@ def test_a_refusal_waits_for_the_reason(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr("nftproxy.agent.socket.readiness.asyncio.sleep", pause)
     with pytest.raises(ClusterUnknown, match=r"the first listing of services \(403 Forbidden\); "):
         asyncio.run(lines(queries.query_handlers(known)["/v1/services"]({})))
+
+
+def test_the_agents_own_port_is_a_conflict_of_the_node() -> None:
+    """A port of the agent that another program has is a row of `conflicts`, unless only some Services are asked for."""
+    made = crowd()
+    known = knowing(made)
+    known.reporter.health.set_warnings(Code.OWN_PORT_TAKEN, ["can't listen on 0.0.0.0:10256"])
+    ask = queries.query_handlers(known)["/v1/conflicts"]
+    why = "NFT009: can't listen on 0.0.0.0:10256"
+    row = ConflictRow("", "", "", "the agent's own port", why, "")
+    assert asyncio.run(lines(ask({}))) == [row, End()]
+    assert asyncio.run(lines(ask({"namespace": "shop"}))) == [End()]
+    assert asyncio.run(lines(ask({"selector": "a=b"}))) == [End()]
+    assert row.key == "node"
+
+
+def test_a_health_check_port_of_another_program_is_a_conflict() -> None:
+    """A health-check node port that another program has is a row of `conflicts`, and a note of `services`."""
+    checked = service(type="LoadBalancer", external_policy="Local", health_check_node_port=32000)
+    made = pipeline(checked)
+    made.health_checks.note_taken(frozenset({32000}))
+    rows = asyncio.run(lines(queries.query_handlers(knowing(made))["/v1/conflicts"]({"namespace": "shop"})))
+    why = "NFT010: the agent can't open health-check node port 32000"
+    assert rows == [ConflictRow("shop", "web", "", "health-check node port 32000", why, ""), End()]
 
 
 HERE, AWAY = "10.1.0.4@node-a", "10.1.1.4@node-b"

@@ -1,6 +1,6 @@
 """Incidents: an operator's command names the cause, and says nothing false, on a real kernel with a real agent.
 
-rows.py, night_rows.py and partial_rows.py have the incidents.  README.md has the same table for operators.
+rows.py, night_rows.py, partial_rows.py and place_rows.py have the incidents, and README.md the same table.
 """
 
 from __future__ import annotations
@@ -24,11 +24,12 @@ from tests.system.faults.bench import Bench
 from tests.system.incidents import rows
 from tests.system.incidents.night_rows import NIGHT
 from tests.system.incidents.partial_rows import PARTIAL
+from tests.system.incidents.place_rows import PLACE
 from tests.system.incidents.rows import Incident
 
 pytestmark = pytest.mark.skipif(bool(obstacle()), reason=obstacle())
 
-INCIDENTS = [*rows.INCIDENTS, *NIGHT, *PARTIAL]
+INCIDENTS = [*rows.INCIDENTS, *NIGHT, *PARTIAL, *PLACE]
 PAGE = CHECKOUT / "tests/system/incidents/README.md"
 ROW = re.compile(r"^\| (?P<symptom>[^|`]+) \| `(?P<command>[^`|]+)` \| (?P<cause>`[^|]+`) \|$", re.MULTILINE)
 KINDS = ("Node", "Service", "EndpointSlice", "ServiceCIDR")
