@@ -13,12 +13,22 @@ from nftproxy.extensions.failover.feature import FAILOVER
 from nftproxy.extensions.fast_path.feature import FAST_PATH
 from nftproxy.extensions.least_connections.feature import LEAST_CONNECTIONS
 from nftproxy.extensions.localhost.feature import LOCALHOST
+from nftproxy.policy.extension import Extension
 from nftproxy.rules.renderer import TEMPLATE_NAMES
 
 if TYPE_CHECKING:
     from nftproxy.agent.agent_part import MakePart
 
-INSTALLED = (ALGORITHMS, EXTERNAL_ADDRESSES, COUNTS, FAILOVER, CLIENT_LIMITS, FAST_PATH, LEAST_CONNECTIONS, LOCALHOST)
+INSTALLED: tuple[Extension, ...] = (
+    ALGORITHMS,
+    EXTERNAL_ADDRESSES,
+    COUNTS,
+    FAILOVER,
+    CLIENT_LIMITS,
+    FAST_PATH,
+    LEAST_CONNECTIONS,
+    LOCALHOST,
+)
 """The order is that of their rules at a place of the proxy's templates."""
 
 ALL_TEMPLATES = (*TEMPLATE_NAMES, *(name for each in INSTALLED for name in each.templates))

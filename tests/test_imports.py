@@ -37,7 +37,7 @@ MAY_IMPORT = {
     "explanation": "policy rules pipeline",
     "doctor": "api config",
     "sources": "api config logs netlink",
-    "installed": "agent extensions rules",
+    "installed": "agent extensions policy rules",
     "library": "api config policy rules pipeline explanation sources templates_dir installed",
     "kernel": "policy rules logs netlink",
     "agent": "build logs api config policy rules pipeline explanation sources kernel",
@@ -55,14 +55,6 @@ MAY_IMPORT = {
 Imports follow the data: each stage imports only stages upstream.  Input (`sources`) and output (`kernel`) don't import
 each other, nor do the meaning of objects in the API (`api`) and the decisions about them (`policy`)."""
 EVERYONE_MAY_IMPORT = frozenset({"model", "version"})
-WIRES = frozenset(
-    """
-    explanation/cases
-    policy/drawing
-    policy/limits
-    """.split()
-)
-"""The modules of the proxy that import an extension.  Each is a wire to turn round: the extension imports the proxy."""
 
 PURE_FOLDERS = frozenset(
     {"model", "netlink", "api", "config", "deploy", "policy", "rules", "pipeline", "explanation", "doctor"}
@@ -156,8 +148,7 @@ def inner_violation(module: str, name: str) -> str | None:
     """Return the fault if `module` imports `name`, which is `nftproxy` or below it."""
     parts = name.split(".")[1:]
     folder, target = folder_of(module), parts[0] if parts and parts[0] in MAY_IMPORT else "__init__"
-    is_wire = target == "extensions" and module in WIRES
-    if not is_wire and target not in {folder, *EVERYONE_MAY_IMPORT, *MAY_IMPORT[folder].split()}:
+    if target not in {folder, *EVERYONE_MAY_IMPORT, *MAY_IMPORT[folder].split()}:
         return f"imports nftproxy.{target}, which isn't upstream of {folder}"
     paths = {"/".join(parts[:length]) for length in range(1, len(parts) + 1)}
     if is_pure(module) and not (target in PURE_FOLDERS | EVERYONE_MAY_IMPORT or any(map(is_pure, paths))):
@@ -226,12 +217,6 @@ def test_no_row_allows_more_than_is_imported() -> None:
     }
     allowed = {(folder, target) for folder, row in MAY_IMPORT.items() for target in row.split()}
     assert allowed - made == set()
-
-
-def test_every_wire_imports_an_extension() -> None:
-    """A module that no longer imports an extension is no wire any more."""
-    importing = {module for module, tree in sources().items() for _, name in imports(tree) if ".extensions" in name}
-    assert {module for module in importing if folder_of(module) not in ("extensions", "installed")} == WIRES
 
 
 def test_no_module_leads_back_to_itself() -> None:

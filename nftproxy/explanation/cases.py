@@ -14,7 +14,7 @@ import msgspec
 
 from nftproxy.explanation.answer import Admission, Admits, Case, EndpointShare, Fate, List
 from nftproxy.explanation.clients import Client, is_local
-from nftproxy.explanation.explained_extension import features
+from nftproxy.explanation.explained_extension import Chosen, features
 from nftproxy.explanation.ownership import (
     Served,
     health_check_at,
@@ -23,9 +23,7 @@ from nftproxy.explanation.ownership import (
     serves_node_ports,
 )
 from nftproxy.explanation.question import SourceKind, ToAddress
-from nftproxy.extensions.algorithms.placement import is_balanced
 from nftproxy.model.addresses import Address, Family, Network, Protocol, contains, family_of, is_loopback
-from nftproxy.model.annotations import Algorithm
 from nftproxy.model.objects import ObjectKey, Place, Service, TrafficPolicy
 from nftproxy.model.pods import Pods
 from nftproxy.pipeline import Pipeline
@@ -33,7 +31,7 @@ from nftproxy.policy.choosing.choice import why_no_candidate
 from nftproxy.policy.choosing.verdicts import Choice
 from nftproxy.policy.claims import NODE
 from nftproxy.policy.compile import compile_service
-from nftproxy.policy.drawing import algorithm_of
+from nftproxy.policy.drawing import is_hashed
 from nftproxy.policy.facts import Front, Slots
 from nftproxy.policy.fronts import (
     has_own_list,
@@ -52,18 +50,9 @@ REJECTIONS = {
 }
 
 
-HOW_CHOSEN = {
-    Algorithm.RANDOM: "drawn at random",
-    Algorithm.ROUND_ROBIN: "one after the other (round-robin)",
-    Algorithm.LEAST_CONNECTIONS: "drawn at random, rather with fewer connections (least-connections)",
-    Algorithm.SOURCE_HASH: "by a hash of the client's address (source-hash)",
-    Algorithm.SOURCE_HASH_WITH_PORT: "by a hash of the client's address and port (source-hash-with-port)",
-    Algorithm.CONSISTENT_HASH: "by a hash of the client's address that moves few clients (consistent-hash)",
-    Algorithm.CONSISTENT_HASH_WITH_PORT: (
-        "by a hash of the client's address and port that moves few clients (consistent-hash-with-port)"
-    ),
-}
-"""The annotation nftproxy.dev/algorithm in words.  Session affinity comes first, for remembered clients."""
+BY_CHANCE = Chosen("random", "drawn at random")
+BY_CLIENT = Chosen("source-hash", "by a hash of the client's address (source-hash)")
+"""How endpoints are chosen where no extension chooses.  Session affinity comes first, for remembered clients."""
 
 
 class PolicyEffect(NamedTuple):
@@ -84,11 +73,11 @@ def merged(cases: Iterable[Case]) -> tuple[Case, ...]:
     return tuple(msgspec.structs.replace(case, sources=sources) for case, sources in found.items())
 
 
-def _algorithm(pipeline: Pipeline, spot: ToAddress, service: Service, endpoints: int) -> Algorithm:
-    """The algorithm for this number of endpoints.  Long lists with least connections are drawn at random."""
-    found = algorithm_of(spot.family, service, spot.protocol, pipeline.settings)
-    is_random = found is Algorithm.LEAST_CONNECTIONS and not is_balanced(endpoints)
-    return Algorithm.RANDOM if is_random else found
+def _how_chosen(pipeline: Pipeline, spot: ToAddress, service: Service, endpoints: int) -> Chosen:
+    """How one of this number of endpoints is drawn."""
+    found = (each.how_chosen(pipeline, spot, service, endpoints) for each in features(pipeline))
+    default = BY_CLIENT if is_hashed(spot.family, service, pipeline.settings) else BY_CHANCE
+    return next(filter(None, found), default)
 
 
 def served_case(pipeline: Pipeline, spot: ToAddress, served: Served, client: Client, pods: Pods) -> Case:
@@ -100,8 +89,8 @@ def served_case(pipeline: Pipeline, spot: ToAddress, served: Served, client: Cli
     choice = _choice(pipeline, spot.family, served, client)
     endpoints = tuple(_endpoints(pipeline, served, choice, client, pods))
     count = sum(endpoint.share > 0 for endpoint in endpoints)
-    algorithm = _algorithm(pipeline, spot, served.service, count)
-    why = f"to one of {count} endpoints, {HOW_CHOSEN[algorithm]}" if count > 1 else "to the only endpoint"
+    chosen = _how_chosen(pipeline, spot, served.service, count)
+    why = f"to one of {count} endpoints, {chosen.how}" if count > 1 else "to the only endpoint"
     if count:
         screening = _screening(pipeline, spot, served, client)
         if screening and screening.admits is Admits.NO:
@@ -111,7 +100,7 @@ def served_case(pipeline: Pipeline, spot: ToAddress, served: Served, client: Cli
             sources,
             Fate.ENDPOINT,
             why,
-            algorithm=algorithm.value,
+            algorithm=chosen.algorithm,
             is_masqueraded=choice.is_masqueraded,
             source_why=choice.source_why,
         )

@@ -44,11 +44,19 @@ class Forwarded(NamedTuple):
     how_remembered: str
 
 
+class Chosen(NamedTuple):
+    """How an endpoint is drawn from a list: the name of the algorithm, and the same in words."""
+
+    algorithm: str
+    how: str
+
+
 @dataclass(frozen=True)
 class ExplainedExtension(Extension):
     """An extension with its words.
 
     Attributes:
+        how_chosen: how one of several endpoints is drawn, given their number, None if the feature doesn't draw it.
         screening: the verdict on a client of a front, None if the feature says nothing about it.
         restrictions: the restrictions of a front's clients.
         range_keys: the keys of the source ranges that concern a port.
@@ -61,6 +69,7 @@ class ExplainedExtension(Extension):
         listed: the lines of `nftproxy list` about a Service.
     """
 
+    how_chosen: Callable[[Pipeline, ToAddress, Service, int], Chosen | None] = lambda _, __, ___, ____: None
     screening: Callable[[Pipeline, ToAddress, Served, Client], Admission | None] = lambda _, __, ___, ____: None
     restrictions: Callable[[ToAddress, Served], Restrictions] = lambda _, __: Restrictions()
     range_keys: Callable[[PortFacts], Iterable[str]] = lambda _: ()

@@ -18,7 +18,6 @@ from typing import Any, Generic, NamedTuple, TypeVar, cast
 
 import msgspec
 
-from nftproxy.model.addresses import Protocol
 from nftproxy.model.keys import KeyEnum
 
 T = TypeVar("T")
@@ -169,14 +168,3 @@ WEIGHT: Option[int | None] = Option(
     ("tcp-endpoints",),
     is_of_slices=True,
 )
-
-
-def algorithm_for(options: Options, protocol: Protocol) -> Algorithm:
-    """The algorithm of a Service with these options.
-
-    Only TCP has connections to count: of UDP and SCTP, connection tracking knows packets that came lately.
-    """
-    algorithm = options[ALGORITHM]
-    if algorithm is Algorithm.LEAST_CONNECTIONS and protocol is not Protocol.TCP:
-        return Algorithm.RANDOM
-    return algorithm

@@ -1,4 +1,7 @@
-"""The draw of an endpoint for a Service port: the list, the algorithm, and the rows."""
+"""The draw of an endpoint for a Service port: the list, the numbers that are drawn, and the rows.
+
+The proxy draws at random, by the weights of endpoints.  An extension may draw otherwise (`Extension.drawn`).
+"""
 
 from __future__ import annotations
 
@@ -7,14 +10,13 @@ from collections.abc import Sequence
 
 import msgspec
 
-from nftproxy.extensions.algorithms.placement import NO_FACTORS, is_consistent, lane, placed
-from nftproxy.extensions.least_connections.factors import Factors, ListKey
-from nftproxy.extensions.least_connections.known_factors import factors_of
 from nftproxy.model.addresses import Family, Protocol
-from nftproxy.model.annotations import Algorithm, algorithm_for
-from nftproxy.model.objects import Service, ServicePort, TrafficPolicy
+from nftproxy.model.annotations import PLAIN
+from nftproxy.model.objects import Place, Service, ServicePort, TrafficPolicy
 from nftproxy.policy.choosing.candidates import Candidate
-from nftproxy.policy.extension import Settings
+from nftproxy.policy.choosing.slots import in_slots
+from nftproxy.policy.choosing.weights import by_weight
+from nftproxy.policy.extension import Drawn, DrawnPort, Settings
 from nftproxy.policy.facts import DrawFacts, Endings, Front, ListFacts, Row
 from nftproxy.policy.numbers import NUMBERS, Draw, as_address, draw_number, slot_addresses
 from nftproxy.policy.state import ClusterState
@@ -26,30 +28,30 @@ CACHED = 4096
 """Most entries in each cache of lists and draws.  A cluster needs some dozens, but every new affinity timeout and every
 new number of endpoints adds more."""
 
-_DRAWS = {
-    Algorithm.RANDOM: Draw.RANDOM,
-    Algorithm.LEAST_CONNECTIONS: Draw.RANDOM,
-    Algorithm.SOURCE_HASH: Draw.BY_CLIENT,
-    Algorithm.SOURCE_HASH_WITH_PORT: Draw.BY_CLIENT_AND_PORT,
-    Algorithm.CONSISTENT_HASH: Draw.CONSISTENT,
-    Algorithm.CONSISTENT_HASH_WITH_PORT: Draw.CONSISTENT_WITH_PORT,
-}
+_BY_CHANCE, _BY_CLIENT = Drawn(Draw.RANDOM), Drawn(Draw.BY_CLIENT)
 
 
-def algorithm_of(family: Family, service: Service, protocol: Protocol, settings: Settings) -> Algorithm:
-    """The algorithm that chooses endpoints for a Service in a family.
+def is_hashed(family: Family, service: Service, settings: Settings) -> bool:
+    """Whether a hash of the client's address must bring clients back (sessionAffinity).
 
-    Clients are remembered in a map, which the nft of some nodes doesn't support for IPv6.  There a hash of the client's
-    address must bring them back.
+    Clients are remembered in a map, which the nft of some nodes doesn't support for IPv6.
     """
-    algorithm = algorithm_for(service.options, protocol)
-    if service.affinity_timeout is None or _has_maps(family, settings):
-        return algorithm
-    return Algorithm.CONSISTENT_HASH if is_consistent(algorithm) else Algorithm.SOURCE_HASH
+    return service.affinity_timeout is not None and not _has_maps(family, settings)
 
 
 def _has_maps(family: Family, settings: Settings) -> bool:
     return family is Family.IPV4 or settings.capabilities.wide_maps
+
+
+def placed(candidates: Sequence[Candidate]) -> Sequence[Place]:
+    """The endpoint in each row of a list that is drawn by weight alone.
+
+    Args:
+        candidates: the list, which isn't empty.  All weights are 1 or more.
+    """
+    if len({candidate.weight for candidate in candidates}) == 1:
+        return in_slots([candidate.place for candidate in candidates])
+    return in_slots(by_weight(candidates))
 
 
 class Drawing:
@@ -65,21 +67,16 @@ class Drawing:
         state: ClusterState,
     ) -> None:
         self._family = family
-        self._placement_key = f"{node_name} {service.key}"
         timeout = service.affinity_timeout if _has_maps(family, settings) else None
         self.remembered = ((timeout, as_address(timeout, family)),) if timeout is not None else ()
         """The seconds for which clients are remembered, also as an address.  Empty if they aren't."""
-        self._algorithm = algorithm = algorithm_of(family, service, port.protocol, settings)
-        self._factors: dict[TrafficPolicy, Factors] = {}
-        if algorithm is Algorithm.LEAST_CONNECTIONS:
-            factors = factors_of(state)
-            keys = {policy: ListKey(service.key, port.name, family, policy) for policy in TrafficPolicy}
-            self._factors = {policy: factors[key] for policy, key in keys.items() if key in factors}
-        if algorithm is Algorithm.ROUND_ROBIN:
-            draw = Draw(Draw.IN_TURN_0.value + lane(str(service.key)))
-        else:
-            draw = _DRAWS[algorithm]
-        self._method = _Method(family, port.protocol, draw, self.remembered, settings.endings)
+        must_hash = is_hashed(family, service, settings)
+        drawn = _BY_CLIENT if must_hash else _BY_CHANCE
+        if service.options is not PLAIN:
+            given = DrawnPort(family, service, port, node_name, state, must_hash)
+            drawn = settings.drawn(given) or drawn
+        self._rows = drawn.rows
+        self._method = _Method(family, port.protocol, drawn.draw, self.remembered, settings.endings)
         self.nothing = as_address(0, family)
         """The number of a front that has no endpoint to draw."""
 
@@ -92,9 +89,8 @@ class Drawing:
         return _draw(self._method, front.prefix, policy, count)
 
     def rows(self, candidates: Sequence[Candidate], policy: TrafficPolicy) -> tuple[Row, ...]:
-        """The endpoints of a list in their slots, each in as many slots as its weight and the algorithm give it."""
-        factors = self._factors.get(policy, NO_FACTORS)
-        places = placed(candidates, self._algorithm, self._placement_key, factors)
+        """The endpoints of a list in their slots, each in as many slots as its weight and the draw give it."""
+        places = self._rows(candidates, policy) if self._rows else placed(candidates)
         slots = slot_addresses(len(places), self._family)
         return tuple([(slot, address, port) for slot, (address, port) in zip(slots, places, strict=False)])
 

@@ -14,18 +14,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
+from typing import Protocol as Interface
 
-from nftproxy.model.addresses import Address, Family
+from nftproxy.model.addresses import Address, Family, Protocol
 from nftproxy.model.annotations import PLAIN, Option, Options
 from nftproxy.model.events import Observation
-from nftproxy.model.objects import ObjectKey, Place, Service, ServicePort
+from nftproxy.model.objects import ObjectKey, Place, Service, ServicePort, TrafficPolicy
 from nftproxy.model.settings import Capabilities, Config
+from nftproxy.policy.choosing.candidates import Candidate
 from nftproxy.policy.choosing.choice import ChoiceCache
 from nftproxy.policy.choosing.verdicts import Choice
 from nftproxy.policy.claims import Claim
 from nftproxy.policy.facts import Addition, Endings, Part
 from nftproxy.policy.fronts import ClaimedFront
+from nftproxy.policy.limits import MostRows
+from nftproxy.policy.numbers import Draw
 from nftproxy.policy.state import ClusterState, Extended
 
 
@@ -70,6 +74,31 @@ class CompiledPort(NamedTuple):
     untranslated: Collection[Claim]
 
 
+class DrawnPort(NamedTuple):
+    """A Service port in a family, whose endpoints are drawn on a node.
+
+    `is_hashed` says that a hash of the client's address must bring clients back, as nft can't remember them.
+    """
+
+    family: Family
+    service: Service
+    port: ServicePort
+    node_name: str
+    state: ClusterState
+    is_hashed: bool
+
+
+class Drawn(NamedTuple):
+    """How the endpoints of a Service port are drawn.
+
+    `rows` returns the endpoint in each row of a list that a policy asks for.  None: each endpoint has as many rows as
+    its weight comes to.
+    """
+
+    draw: Draw
+    rows: Callable[[Sequence[Candidate], TrafficPolicy], Sequence[Place]] | None = None
+
+
 class Change(NamedTuple):
     """A change of the state whose rules have just been made, for views that follow it.
 
@@ -86,7 +115,7 @@ class Change(NamedTuple):
     cache: ChoiceCache | None
 
 
-class View(Protocol):
+class View(Interface):
     """Something that an extension derives from the state beside rules."""
 
     def refresh(self, change: Change) -> None:
@@ -119,6 +148,8 @@ class Extension:
         table: its share of the skeleton of a table, None without any.
         later: the share whose declarations belong to the shape of every table, as a Service may ask for them later.
         ports: returns a function that adds to the ports of a Service.
+        drawn: how the endpoints of a port are drawn, None to leave it to the proxy.
+        most_rows: the most rows of a list that the extension draws, otherwise the rows as given: see `MostRows`.
         whole_table: a table of its own, None without any.
         view: makes the view that follows the state, given the settings and the families.
         left_out: the endpoints that a Service leaves out, the first ones first if not all may be left out.
@@ -138,6 +169,8 @@ class Extension:
     table: Callable[[ClusterState, Settings, Family], Part | None] = lambda _, __, ___: None
     later: Callable[[Family], Part | None] = lambda _: None
     ports: Callable[[CompiledService], AddToPort] | None = None
+    drawn: Callable[[DrawnPort], Drawn | None] = lambda _: None
+    most_rows: MostRows | None = None
     whole_table: Callable[[Config], Part | None] = lambda _: None
     view: Callable[[Settings, Sequence[Family]], View] | None = None
     left_out: Callable[[ClusterState, Service], Sequence[Place]] = lambda _, __: ()
@@ -175,13 +208,17 @@ class Settings:
             return self.everywhere
         return tuple(each for each in self.extensions if each in self.everywhere or each.uses(service))
 
+    def drawn(self, port: DrawnPort) -> Drawn | None:
+        """How an extension draws the endpoints of a port, None if the proxy draws them."""
+        return next(filter(None, (each.drawn(port) for each in self.extensions)), None)
+
     def extended(self) -> Extended:
         """What extensions say of the state."""
         concerned = {kind: found for each in self.extensions for kind, found in each.concerned.items()}
         defaults = PLAIN
         for each in self.extensions:
             defaults = each.defaults(self.config).over(defaults)
-        return Extended(self._uses, self._left_out, concerned, self._elements, defaults)
+        return Extended(self._uses, self._left_out, concerned, self._elements, defaults, self._most_rows)
 
     def _uses(self, service: Service) -> frozenset[Hashable]:
         """The names of the extensions that a Service's annotations ask for, and the parts of these."""
@@ -196,3 +233,9 @@ class Settings:
     def _left_out(self, state: ClusterState, service: Service) -> Sequence[Place]:
         found = [place for each in self.extensions for place in each.left_out(state, service)]
         return tuple(dict.fromkeys(found)) if found else ()
+
+    def _most_rows(self, service: Service, protocol: Protocol, endpoints: int, rows: int) -> int:
+        for each in self.extensions:
+            if each.most_rows:
+                rows = each.most_rows(service, protocol, endpoints, rows)
+        return rows

@@ -11,15 +11,15 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
-from nftproxy.extensions.algorithms.placement import most_placed, rows_at_most
 from nftproxy.model.addresses import Family, Protocol, family_of
-from nftproxy.model.annotations import PLAIN, WEIGHT, WEIGHTS, algorithm_for
+from nftproxy.model.annotations import PLAIN, WEIGHT, WEIGHTS
 from nftproxy.model.codes import Code
 from nftproxy.model.objects import EndpointSlice, Service, TrafficPolicy
 from nftproxy.policy.choosing.candidates import weight_of
+from nftproxy.policy.choosing.weights import most_rows as most_weighted
 from nftproxy.policy.numbers import MAX_ROWS as MAX_DRAWN
 from nftproxy.policy.ranges import keys_at_most
 
@@ -30,8 +30,8 @@ A cluster has 2,768 node ports in all by default (--service-node-port-range).  A
 two ClusterIPs and one address of a load balancer has 9,000 fronts."""
 MAX_ROWS = 100_000
 """Rows of a Service in the maps of endpoints, in both families together: fronts times endpoints, twice as many if
-externalTrafficPolicy is Local, and twice as many again for session affinity.  The rows that algorithms and weights make
-of endpoints count (placement.py), at their most.
+externalTrafficPolicy is Local, and twice as many again for session affinity.  The rows that weights and extensions make
+of endpoints count, at their most.
 
 A Service of 5,000 endpoints with one port, two ClusterIPs, an address of a load balancer and a node port has 20,000."""
 MAX_ENDPOINTS = MAX_DRAWN
@@ -72,7 +72,17 @@ EndpointCounts = Counter[tuple[Family, str, Protocol]]
 """The number of endpoints by family, port name and protocol."""
 
 
-def excess(service: Service, slices: Collection[EndpointSlice]) -> str:
+MostRows = Callable[[Service, Protocol, int, int], int]
+"""Returns the most rows of a list: of a Service, for a protocol, with a number of endpoints (1 or more), and the rows
+that these come to by their weights alone.  It is asked only about Services with annotations of ours."""
+
+
+def as_weighted(_: Service, __: Protocol, ___: int, rows: int) -> int:
+    """The most rows of a list that is drawn by weight alone."""
+    return rows
+
+
+def excess(service: Service, slices: Collection[EndpointSlice], most_rows: MostRows = as_weighted) -> str:
     """The limit that a Service exceeds, in words.  "" if it exceeds none."""
     fronts = _addresses(service) * len(service.ports) + sum(port.node_port > 0 for port in service.ports)
     if fronts > MAX_FRONTS:
@@ -80,7 +90,7 @@ def excess(service: Service, slices: Collection[EndpointSlice]) -> str:
     if len(service.source_ranges) > MAX_SOURCE_RANGES:
         return f"it has {len(service.source_ranges)} source ranges, and {MAX_SOURCE_RANGES} are allowed"
     offered = sum(len(each.endpoints.states) * len(each.ports) for each in slices)
-    placed = _most_placed(service, slices, offered, Protocol.TCP)
+    placed = _most_placed(service, slices, offered, Protocol.TCP, most_rows)
     most = placed * (_addresses(service) + 1) * _copies(service)
     if most <= MAX_ROWS and max(placed, offered) <= MAX_DRAWN:  # as with nearly every Service, with any port names
         return ""
@@ -91,14 +101,20 @@ def excess(service: Service, slices: Collection[EndpointSlice]) -> str:
     largest = max((count for count, _ in counts), default=0)
     if largest > MAX_ENDPOINTS:
         return f"a port of it has {largest} endpoints, and {MAX_ENDPOINTS} are allowed"
-    drawn = max((_most_placed(service, slices, count, protocol) for count, protocol in counts), default=0)
+    drawn = max((_most_placed(service, slices, count, protocol, most_rows) for count, protocol in counts), default=0)
     if drawn > MAX_DRAWN:
         return f"the endpoints of a port of it come to {drawn} rows, and {MAX_DRAWN} are allowed"
-    rows = _rows(service, slices, endpoints)
+    rows = _rows(service, slices, endpoints, most_rows)
     return f"its fronts and endpoints come to {rows} rows, and {MAX_ROWS} are allowed" if rows > MAX_ROWS else ""
 
 
-def size(service: Service, slices: Collection[EndpointSlice], crowded: int = 0, extra: int = 0) -> int:
+def size(
+    service: Service,
+    slices: Collection[EndpointSlice],
+    crowded: int = 0,
+    extra: int = 0,
+    most_rows: MostRows = as_weighted,
+) -> int:
     """The most elements that a Service may have, in both families together.  It has as many, or a few less or more.
 
     The result is the same on all nodes.  Where the number depends on the node, the node with the most counts.  A node
@@ -109,6 +125,7 @@ def size(service: Service, slices: Collection[EndpointSlice], crowded: int = 0, 
         slices: its EndpointSlices.
         crowded: the sum of `crowd_of` of these, each as often as the slice offers a port of the Service.
         extra: the most elements that the Service has by extensions.
+        most_rows: the most rows of a list.
     """
     front = FRONT + (service.affinity_timeout is not None)
     lists = 1 + (service.external_policy is TrafficPolicy.LOCAL)
@@ -118,7 +135,7 @@ def size(service: Service, slices: Collection[EndpointSlice], crowded: int = 0, 
     elements += _of_timeout(service)
     for family, (inside, external) in addresses_by_family(service).items():
         elements += inside * (len(service.ports) * front + 1) + (external * len(service.ports) + node_ports) * outside
-        rows = _all_rows(service, [each for each in slices if each.family is family])
+        rows = _all_rows(service, [each for each in slices if each.family is family], most_rows)
         elements += rows * (inside + external + (node_ports > 0)) * _copies(service)
         if family is Family.IPV6 and rows > SHARED_ROWS:
             elements += 2 * rows
@@ -182,7 +199,7 @@ def _of_timeout(service: Service) -> int:
     return ODD_TIMEOUT * len(families) * len(protocols) * lists
 
 
-def _all_rows(service: Service, slices: Collection[EndpointSlice]) -> int:
+def _all_rows(service: Service, slices: Collection[EndpointSlice], most_rows: MostRows) -> int:
     """The most rows of these endpoints at an address, for all ports together.
 
     Ports of slices that the Service doesn't have make no rows.  A port without endpoints has an element in
@@ -199,9 +216,10 @@ def _all_rows(service: Service, slices: Collection[EndpointSlice]) -> int:
         counts = [
             (endpoints[family, port.name, port.protocol], port.protocol) for port in service.ports for family in Family
         ]
-        options = service.options
         rows = sum(
-            rows_at_most(count, algorithm_for(options, protocol), heaviest) for count, protocol in counts if count
+            _most_drawn(service, protocol, count, _most_of(count, heaviest), most_rows)
+            for count, protocol in counts
+            if count
         )
     return max(rows, 1) + max(len(service.ports) - 1, 0)
 
@@ -225,11 +243,22 @@ def _copies(service: Service) -> int:
     return (1 + is_local) * (1 + (service.affinity_timeout is not None))
 
 
-def _most_placed(service: Service, slices: Collection[EndpointSlice], endpoints: int, protocol: Protocol) -> int:
-    """The most rows of so many endpoints at a front: more if an algorithm or weights repeat them."""
+def _most_placed(
+    service: Service, slices: Collection[EndpointSlice], endpoints: int, protocol: Protocol, most_rows: MostRows
+) -> int:
+    """The most rows of so many endpoints at a front: more if weights or an extension repeat them."""
     is_weighted = bool(service.options[WEIGHTS]) or any(each.options[WEIGHT] is not None for each in slices)
-    algorithm = algorithm_for(service.options, protocol)
-    return most_placed(endpoints, algorithm, is_weighted=is_weighted) if endpoints else 0
+    rows = most_weighted(endpoints) if is_weighted else endpoints
+    return _most_drawn(service, protocol, endpoints, rows, most_rows) if endpoints else 0
+
+
+def _most_of(endpoints: int, heaviest: int) -> int:
+    """The most rows of so many endpoints with weights from 1 to `heaviest`."""
+    return min(most_weighted(endpoints), endpoints * heaviest) if heaviest > 1 else endpoints
+
+
+def _most_drawn(service: Service, protocol: Protocol, endpoints: int, rows: int, most_rows: MostRows) -> int:
+    return rows if service.options is PLAIN else most_rows(service, protocol, endpoints, rows)
 
 
 def _endpoints(slices: Collection[EndpointSlice]) -> EndpointCounts:
@@ -240,11 +269,11 @@ def _endpoints(slices: Collection[EndpointSlice]) -> EndpointCounts:
     return endpoints
 
 
-def _rows(service: Service, slices: Collection[EndpointSlice], endpoints: EndpointCounts) -> int:
+def _rows(service: Service, slices: Collection[EndpointSlice], endpoints: EndpointCounts, most_rows: MostRows) -> int:
     addresses = Counter(map(family_of, (*service.cluster_ips, *service.load_balancer_ips, *service.external_ips)))
     rows = sum(
         (addresses[family] + (port.node_port > 0))
-        * _most_placed(service, slices, endpoints[family, port.name, port.protocol], port.protocol)
+        * _most_placed(service, slices, endpoints[family, port.name, port.protocol], port.protocol, most_rows)
         for port in service.ports
         for family in set(map(family_of, service.cluster_ips))
     )

@@ -35,7 +35,7 @@ _PROTOCOLS = {Protocol.TCP: 0, Protocol.UDP: 1, Protocol.SCTP: 2}
 class Draw(KeyEnum):
     """How a row of a list is drawn.  The value is the draw's part of a number (4 bits).
 
-    `IN_TURN_0` is the first of 8 counters (placement.py, LANES).
+    `IN_TURN_0` is the first of 8 counters (extensions/algorithms/placement.py, LANES).
     """
 
     RANDOM = 0

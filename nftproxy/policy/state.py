@@ -30,7 +30,16 @@ from nftproxy.model.steps import finish
 from nftproxy.policy.budget import Budget, Shortage
 from nftproxy.policy.choosing.candidates import ServiceEndpoints
 from nftproxy.policy.claims import Claims
-from nftproxy.policy.limits import Exceeded, crowd_of, excess, offered_ports, size, weighs_the_same
+from nftproxy.policy.limits import (
+    Exceeded,
+    MostRows,
+    as_weighted,
+    crowd_of,
+    excess,
+    offered_ports,
+    size,
+    weighs_the_same,
+)
 from nftproxy.policy.orphans import Orphans
 
 STEP = 250
@@ -66,7 +75,7 @@ class Extended(NamedTuple):
     leaves out, the first ones first if not all may be left out.  `concerned` has, by the type of an observation, a
     function that returns the Services whose endpoints change by it, given the observations before and after.
     `elements` returns the most elements that a Service has by extensions.  `defaults` are the values of options that
-    the configuration gives to Services without the annotation.
+    the configuration gives to Services without the annotation.  `most_rows` returns the most rows of a list.
     """
 
     uses: Callable[[Service], frozenset[Hashable]]
@@ -74,6 +83,7 @@ class Extended(NamedTuple):
     concerned: Mapping[type[Observation], Callable[[ClusterState, Any, Any], Iterable[ObjectKey]]]
     elements: Callable[[Service], int]
     defaults: Options
+    most_rows: MostRows = as_weighted
 
 
 NOT_EXTENDED = Extended(lambda _: frozenset(), lambda _, __: (), {}, lambda _: 0, PLAIN)
@@ -180,8 +190,10 @@ class ClusterState:
                 given = each
             else:
                 slices[each.key] = each
-        fits = given and not excess(given, slices.values())
-        return size(given, slices.values(), extra=self._extended.elements(given)) if given and fits else 0
+        extended = self._extended
+        fits = given and not excess(given, slices.values(), extended.most_rows)
+        extra = extended.elements(given) if given and fits else 0
+        return size(given, slices.values(), extra=extra, most_rows=extended.most_rows) if given and fits else 0
 
     def counted_size(self, key: ObjectKey) -> int:
         """The elements that a Service may come to, 0 if it exceeds a limit."""
@@ -341,13 +353,14 @@ class ClusterState:
     def _weigh(self, key: ObjectKey) -> str:
         """Count the present version of a Service against the budget.  Return the limit that it exceeds."""
         given, slices = self._given.get(key), self.slices_of(key)
-        reason = excess(given, slices) if given else ""
+        most_rows = self._extended.most_rows
+        reason = excess(given, slices, most_rows) if given else ""
         if given is None or reason:
             self._budget.remove(key)
         else:
             offered = zip(slices, offered_ports(given, slices), strict=True)
             crowded = sum([self._crowds.get(each.key, 0) * count for each, count in offered])
-            self._budget.put(given, size(given, slices, crowded, self._extended.elements(given)))
+            self._budget.put(given, size(given, slices, crowded, self._extended.elements(given), most_rows))
         return reason
 
     def _enter(self, key: ObjectKey, excess: Exceeded | Shortage | None, touched: Invalidation) -> None:

@@ -12,7 +12,7 @@ import pytest
 from nftproxy.explanation.answer import MOST_ENDPOINTS, Admits, ExplainedPlace, Explanation, Fate, List
 from nftproxy.explanation.answering import MAX_PLACES, explain
 from nftproxy.explanation.question import Question, SourceKind, parse_source, parse_to
-from nftproxy.extensions.algorithms.placement import MOST_BALANCED
+from nftproxy.extensions.least_connections.balanced_rows import MOST_BALANCED
 from nftproxy.extensions.localhost.forwardings import LocalhostPorts
 from nftproxy.model.addresses import Address, Family
 from nftproxy.model.annotations import Algorithm

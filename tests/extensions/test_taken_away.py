@@ -1,7 +1,6 @@
 """Without an extension the rest of the proxy is the same: its folder, its templates and its place in the list are all.
 
-Each extension is taken away in a copy of the tree.  A wire (`WIRES` of tests/test_imports.py) or an import from another
-extension keeps an extension from being taken away.  Its tests are skipped, and name the modules that keep it.
+Each extension is taken away in a copy of the tree.
 
 NFTPROXY_TESTS=long takes away each extension by itself, too, and runs mypy.
 """

@@ -219,7 +219,8 @@ def test_a_size_is_never_too_small(shape: str, count: int) -> None:
         if not element.value.startswith(("goto", "jump")) and "-slots-" not in element.container
     }
     crowded = sum((crowd_of(each) + 1) * len(each.ports) for each in slices)
-    reckoned = size(made, slices, crowded, agent.settings.extended().elements(made))
+    extended = agent.settings.extended()
+    reckoned = size(made, slices, crowded, extended.elements(made), extended.most_rows)
     assert any(each.container == "external-ips" for each in found) is (shape == "closed")
     assert len(found) <= reckoned
     assert reckoned <= 5 * len(found)

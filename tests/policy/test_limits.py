@@ -13,7 +13,7 @@ from nftproxy.model.events import Listed, Put, Removed
 from nftproxy.model.objects import EndpointSlice, Service
 from nftproxy.pipeline import STEP_ELEMENTS
 from nftproxy.policy import limits
-from nftproxy.policy.limits import MAX_FRONTS, MAX_ROWS, MAX_SOURCE_RANGES, excess
+from nftproxy.policy.limits import MAX_FRONTS, MAX_ROWS, MAX_SOURCE_RANGES, MostRows, excess
 from nftproxy.policy.state import STEP, ClusterState
 from tests.support.factories import IPV4, elements, endpoint, key, pipeline, service, slice_of
 
@@ -137,9 +137,9 @@ def test_a_service_is_judged_once_for_many_slices(monkeypatch: pytest.MonkeyPatc
     """Slices that come together are counted together, and not again for each of them."""
     judged: list[int] = []
 
-    def judge(of: Service, slices: Collection[EndpointSlice]) -> str:
+    def judge(of: Service, slices: Collection[EndpointSlice], most_rows: MostRows) -> str:
         judged.append(len(slices))
-        return excess(of, slices)
+        return excess(of, slices, most_rows)
 
     monkeypatch.setattr("nftproxy.policy.state.excess", judge)
     slices = [structs.replace(deep(3, 1), key=key(f"shop/web-{each}")) for each in range(20)]
@@ -149,19 +149,26 @@ def test_a_service_is_judged_once_for_many_slices(monkeypatch: pytest.MonkeyPatc
 
 def test_what_algorithms_and_weights_make_of_endpoints_counts() -> None:
     """The rows of consistent hashing, rounds and weights count towards the limit before they are made."""
+    most_rows = pipeline().settings.extended().most_rows
+
+    def excess_of(of: Service, slices: Collection[EndpointSlice]) -> str:
+        return excess(of, slices, most_rows)
+
     consistent = {"algorithm": "consistent-hash"}
     fits, exceeds = (wide(1, addresses, annotations=consistent) for addresses in (23, 24))
-    assert excess(fits, [deep(1, 2)]) == ""
-    assert excess(exceeds, [deep(1, 2)]) == "its fronts and endpoints come to 102325 rows, and 100000 are allowed"
-    assert excess(exceeds, []) == ""
+    assert excess_of(fits, [deep(1, 2)]) == ""
+    assert excess_of(exceeds, [deep(1, 2)]) == "its fronts and endpoints come to 102325 rows, and 100000 are allowed"
+    assert excess_of(exceeds, []) == ""
     plain = wide(1, 99)
-    assert excess(plain, [deep(1, 20)]) == ""
-    assert excess(plain, [slice_of(ports=["p0:8080"], endpoints=["10.1.0.1"], weight=3)]) == ""
+    assert excess_of(plain, [deep(1, 20)]) == ""
+    assert excess_of(plain, [slice_of(ports=["p0:8080"], endpoints=["10.1.0.1"], weight=3)]) == ""
     weighted = wide(1, 100, annotations={"weights": "zone:a=3"})
-    assert excess(weighted, [deep(1, 20)]) == "its fronts and endpoints come to 101000 rows, and 100000 are allowed"
+    assert excess_of(weighted, [deep(1, 20)]) == "its fronts and endpoints come to 101000 rows, and 100000 are allowed"
     few = wide(1, 0, annotations={"weights": "zone:a=3"})
-    assert excess(few, [deep(1, 16_383)]) == ""
-    assert excess(few, [deep(1, 16_384)]) == "the endpoints of a port of it come to 65536 rows, and 65535 are allowed"
+    assert excess_of(few, [deep(1, 16_383)]) == ""
+    assert (
+        excess_of(few, [deep(1, 16_384)]) == "the endpoints of a port of it come to 65536 rows, and 65535 are allowed"
+    )
     turns = wide(1, 999, annotations={"algorithm": "round-robin"})
-    assert excess(turns, [deep(1, 12)]) == ""
-    assert excess(turns, [deep(1, 13)]) == "its fronts and endpoints come to 104000 rows, and 100000 are allowed"
+    assert excess_of(turns, [deep(1, 12)]) == ""
+    assert excess_of(turns, [deep(1, 13)]) == "its fronts and endpoints come to 104000 rows, and 100000 are allowed"

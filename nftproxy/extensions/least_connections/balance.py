@@ -8,7 +8,7 @@ and this turns the counts into factors, a state machine without clock:
   than there is, so that few connections mean little, and none is 0.  An endpoint that is four times slower ends with
   about a quarter of the connections of the others, however many there are.
 * **Bounds.**  The mean of a list's factors is 1, and each is between 1/8 and 8.  With a row for each endpoint at least
-  (choosing/placement.py), clients that flood an endpoint can't take it off the list.
+  (balanced_rows.py), clients that flood an endpoint can't take it off the list.
 * **Hysteresis.**  The factors of a list are published if the rows of some endpoint would change by more than one, and
   by more than a tenth.
 * **Fairness.**  After a look, Services with `MOST_WRITTEN` elements together are published.  Namespaces take turns, so
@@ -22,8 +22,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Generator, Iterable, Iterator, Mapping
 
-from nftproxy.extensions.algorithms.placement import BALANCED_ROWS, NO_FACTORS, balanced_rows
 from nftproxy.extensions.least_connections.balanced_lists import MOST_WRITTEN, BalancedLists, Base
+from nftproxy.extensions.least_connections.balanced_rows import BALANCED_ROWS, NO_FACTORS, balanced_rows
 from nftproxy.extensions.least_connections.factors import NEUTRAL, Factors, ListKey
 from nftproxy.model.objects import ObjectKey, Place
 

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
-from nftproxy.extensions.algorithms.placement import base_rows, is_balanced
+from nftproxy.extensions.least_connections.balanced_rows import base_rows, is_balanced
 from nftproxy.extensions.least_connections.factors import ListKey
 from nftproxy.model.addresses import Family, Protocol, family_of
 from nftproxy.model.annotations import ALGORITHM, Algorithm
 from nftproxy.model.objects import ObjectKey, Place, Service, TrafficPolicy
 from nftproxy.policy.choosing.candidates import Candidate
 from nftproxy.policy.choosing.choice import ChoiceCache, choose
-from nftproxy.policy.drawing import algorithm_of
+from nftproxy.policy.drawing import is_hashed
 from nftproxy.policy.extension import Change, Settings
 from nftproxy.policy.state import ClusterState
 
@@ -84,7 +84,7 @@ class BalancedLists:
         """The lists of a Service with several endpoints."""
         ports = [port for port in service.ports if port.protocol is Protocol.TCP]
         for family in set(map(family_of, service.cluster_ips)).intersection(families):
-            if algorithm_of(family, service, Protocol.TCP, self._settings) is not Algorithm.LEAST_CONNECTIONS:
+            if is_hashed(family, service, self._settings):
                 continue
             endpoints = state.endpoints_of(service, family)
             for port in ports:

@@ -15,13 +15,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
-from nftproxy.extensions.algorithms.placement import placed
 from nftproxy.model.addresses import LOCALHOST, Family, Protocol
-from nftproxy.model.annotations import Algorithm
 from nftproxy.model.objects import ObjectKey, Place, Service, TrafficPolicy
 from nftproxy.model.settings import Config
 from nftproxy.policy.choosing.choice import choose
 from nftproxy.policy.claims import NODE
+from nftproxy.policy.drawing import placed
 from nftproxy.policy.extension import Change
 from nftproxy.policy.fronts import claimed_fronts
 from nftproxy.policy.state import ClusterState
@@ -112,8 +111,6 @@ class LocalhostPorts:
                     choice = choose(endpoints, port)
                     chosen = choice.local if claimed.policy is TrafficPolicy.LOCAL else choice.cluster
                     if chosen:
-                        place, targets = (
-                            Place(LOCALHOST[family], port.node_port),
-                            placed(chosen, Algorithm.RANDOM, ""),
-                        )
-                        yield place, Forwarding(service.key, tuple(targets), service.affinity_timeout)
+                        targets = tuple(placed(chosen))
+                        place = Place(LOCALHOST[family], port.node_port)
+                        yield place, Forwarding(service.key, targets, service.affinity_timeout)

@@ -1,4 +1,4 @@
-"""The endpoint in each row: by weight, in turn, or by Maglev's table."""
+"""The endpoint in each row: in turn, or by Maglev's table."""
 
 from __future__ import annotations
 
@@ -8,28 +8,14 @@ from collections import Counter
 from collections.abc import Sequence
 
 import pytest
-from hypothesis import given as drawing
-from hypothesis import strategies as st
 
 from nftproxy.extensions.algorithms import maglev
-from nftproxy.extensions.algorithms.placement import LANES, ROUNDS, base_rows, lane, most_placed, placed
-from nftproxy.extensions.algorithms.weights import most_rows
-from nftproxy.model.addresses import Address
-from nftproxy.model.annotations import Algorithm
+from nftproxy.extensions.algorithms.placement import LANES, ROUNDS, hashed, in_turn, lane, most_in_turn
 from nftproxy.model.objects import Place
 from nftproxy.policy.choosing.candidates import Candidate
+from nftproxy.policy.choosing.weights import by_weight
 from nftproxy.policy.numbers import Draw
-
-HASHES = [Algorithm.CONSISTENT_HASH, Algorithm.CONSISTENT_HASH_WITH_PORT]
-PLAIN = [Algorithm.RANDOM, Algorithm.SOURCE_HASH, Algorithm.SOURCE_HASH_WITH_PORT]
-
-
-def candidates(*weights: int) -> list[Candidate]:
-    """Endpoints of these weights."""
-    return [
-        Candidate(Place(Address(f"10.1.{number >> 8}.{number & 255}"), 8080), True, False, False, None, None, weight)
-        for number, weight in enumerate(weights, 1)
-    ]
+from tests.support.candidates import candidates
 
 
 def places(given: Sequence[Candidate]) -> list[Place]:
@@ -42,29 +28,18 @@ def rounds(rows: Sequence[Place], length: int) -> list[tuple[Place, ...]]:
     return [tuple(rows[start : start + length]) for start in range(0, len(rows), length)]
 
 
-@pytest.mark.parametrize("algorithm", PLAIN)
-def test_rows_by_weight(algorithm: Algorithm) -> None:
-    """Endpoints of the same weight have a row each, in order, and of different weights rows in proportion."""
-    alike = candidates(100, 100, 100)
-    assert placed(alike, algorithm, "") == places(alike)
-    given = candidates(25, 100)
-    light, heavy = places(given)
-    assert placed(given, algorithm, "") == [light, heavy, heavy, heavy, heavy]
-
-
-@pytest.mark.parametrize("algorithm", HASHES)
-def test_rows_of_consistent_hash(algorithm: Algorithm) -> None:
+def test_rows_of_consistent_hash() -> None:
     """The rows are Maglev's table, in which an endpoint is called by its address and port."""
     given = candidates(100, 50)
     indices = maglev.table(("10.1.0.1 8080", "10.1.0.2 8080"), (100, 50), 4_093)
-    assert placed(given, algorithm, "node-a") == [places(given)[index] for index in indices]
+    assert hashed(given) == [places(given)[index] for index in indices]
 
 
 def test_rounds_of_round_robin() -> None:
     """Each round has every endpoint as often as it weighs, in an order of its own."""
     given = candidates(100, 100, 50)
     first, second, third = places(given)
-    turns = rounds(placed(given, Algorithm.ROUND_ROBIN, "node-a shop/web"), 5)
+    turns = rounds(in_turn(given, "node-a shop/web"), 5)
     assert len(turns) == ROUNDS
     assert all(Counter(turn) == Counter({first: 2, second: 2, third: 1}) for turn in turns)
     assert len(set(turns)) > 1
@@ -74,7 +49,7 @@ def test_rounds_of_round_robin() -> None:
 def test_every_other_turn_meets_all_alike(count: int, rounds: int) -> None:
     """A client that gets every other row meets all endpoints equally often."""
     for number in range(10):
-        rows = placed(candidates(*[100] * count), Algorithm.ROUND_ROBIN, f"node-a shop/web-{number}")
+        rows = in_turn(candidates(*[100] * count), f"node-a shop/web-{number}")
         met = Counter([*rows, *rows][::2])
         assert len(met) == count
         assert set(met.values()) == {rounds}
@@ -85,7 +60,7 @@ def test_the_order_stays_what_it_is() -> None:
 
     Others would replace all rows of such Services at an update.
     """
-    rows = placed(candidates(100, 100, 50), Algorithm.ROUND_ROBIN, "node-a shop/web")
+    rows = in_turn(candidates(100, 100, 50), "node-a shop/web")
     assert "".join(address[-1] for address, _ in rows) == "2132112312223111132221123321123211221123"
     assert [lane(f"shop/web-{number}") for number in range(8)] == [1, 7, 6, 1, 2, 0, 4, 2]
 
@@ -94,14 +69,14 @@ def test_nodes_and_services_start_with_different_endpoints() -> None:
     """The first row of a list is another endpoint on other nodes and for other Services, each equally often."""
     given = candidates(*[100] * 5)
     for name in ("node-{} shop/web", "node-a shop/web-{}"):
-        first = Counter(placed(given, Algorithm.ROUND_ROBIN, name.format(number))[0] for number in range(1000))
+        first = Counter(in_turn(given, name.format(number))[0] for number in range(1000))
         assert all(140 < first[each] < 260 for each in places(given))
 
 
 def test_a_turn_stays_when_others_come() -> None:
     """A new endpoint changes nothing about the order of the other endpoints within a round."""
     given = candidates(*[100] * 6)
-    five, six = (rounds(placed(given[:n], Algorithm.ROUND_ROBIN, "x"), n) for n in (5, 6))
+    five, six = (rounds(in_turn(given[:n], "x"), n) for n in (5, 6))
     for before, after in zip(five, six, strict=True):
         assert [each for each in after if each != places(given)[5]] == list(before)
 
@@ -109,11 +84,11 @@ def test_a_turn_stays_when_others_come() -> None:
 def test_few_turns_of_a_long_list_move() -> None:
     """When an endpoint of 500 goes, few others have another row.  Each node has an order of its own."""
     given = candidates(*[100] * 500)
-    rows = placed(given, Algorithm.ROUND_ROBIN, "node-a shop/web")
+    rows = in_turn(given, "node-a shop/web")
     for gone in range(0, 500, 50):
-        left = placed(given[:gone] + given[gone + 1 :], Algorithm.ROUND_ROBIN, "node-a shop/web")
+        left = in_turn(given[:gone] + given[gone + 1 :], "node-a shop/web")
         assert sum(map(operator.ne, rows, left)) <= 100
-    other = placed(given, Algorithm.ROUND_ROBIN, "node-b shop/web")
+    other = in_turn(given, "node-b shop/web")
     assert Counter(other) == Counter(rows)
     assert sum(map(operator.eq, rows, other)) < 50
 
@@ -121,7 +96,7 @@ def test_few_turns_of_a_long_list_move() -> None:
 def test_turns_of_a_heavy_endpoint_are_spread() -> None:
     """An endpoint of a long list that has many turns doesn't have them in a row."""
     heavy, *_ = given = candidates(2000, *[100] * 180)
-    rows = placed(given, Algorithm.ROUND_ROBIN, "node-a shop/web")
+    rows = in_turn(given, "node-a shop/web")
     in_a_row = max(len(list(turns)) for place, turns in itertools.groupby(rows) if place == heavy.place)
     assert Counter(rows)[heavy.place] == 20
     assert in_a_row <= 2
@@ -133,62 +108,14 @@ def test_services_spread_over_all_counters() -> None:
     assert sum(draw.is_in_turn for draw in Draw) == LANES
 
 
-@pytest.mark.parametrize("algorithm", Algorithm)
 @pytest.mark.parametrize("weights", [(100,), (100, 100), (100, 1, 99), (1,) + (10_000,) * 30, (100,) * 300])
-def test_no_list_exceeds_the_reckoned_rows(algorithm: Algorithm, weights: tuple[int, ...]) -> None:
+def test_no_list_exceeds_the_reckoned_rows(weights: tuple[int, ...]) -> None:
     """No list has more rows than the limit reckons with before it is made."""
-    rows = placed(candidates(*weights), algorithm, "")
-    assert len(rows) <= most_placed(len(weights), algorithm, is_weighted=len(set(weights)) > 1)
+    given = candidates(*weights)
+    assert len(in_turn(given, "")) <= most_in_turn(len(by_weight(given)))
+    assert len(hashed(given)) == maglev.table_size(len(given))
 
 
 def test_bounds() -> None:
-    """The bound on a list's rows is a small multiple of its endpoints, or the size of a table."""
-    assert most_placed(5, Algorithm.RANDOM, is_weighted=False) == 5
-    assert most_placed(5, Algorithm.RANDOM, is_weighted=True) == most_rows(5)
-    assert most_placed(5, Algorithm.ROUND_ROBIN, is_weighted=False) == 5 * 8
-    assert most_placed(100, Algorithm.ROUND_ROBIN, is_weighted=False) == 100 * 2
-    assert most_placed(129, Algorithm.ROUND_ROBIN, is_weighted=False) == 129
-    assert most_placed(5, Algorithm.LEAST_CONNECTIONS, is_weighted=False) == 5 * 8
-    assert most_placed(200, Algorithm.LEAST_CONNECTIONS, is_weighted=False) == 128 * 8
-    assert most_placed(5, Algorithm.CONSISTENT_HASH, is_weighted=True) == maglev.table_size(5)
-
-
-@pytest.mark.parametrize("weights", [(100, 100, 100), (1, 3), (100, 100, 3), (7, 1000, 999)])
-def test_least_connections_begin_as_random(weights: Sequence[int]) -> None:
-    """Without factors each endpoint has the share that random choice gives it, in more rows."""
-    given = candidates(*weights)
-    by_chance = Counter(placed(given, Algorithm.RANDOM, ""))
-    rows = Counter(placed(given, Algorithm.LEAST_CONNECTIONS, ""))
-    copies = rows.total() // by_chance.total()
-    assert rows == {place: copies * count for place, count in by_chance.items()}
-    assert rows.total() >= 8 * len(given) > (copies - 1) * by_chance.total()
-
-
-@drawing(st.lists(st.tuples(st.integers(1, 200), st.integers(1, 800)), min_size=2, max_size=40))
-def test_factors_move_rows(drawn: list[tuple[int, int]]) -> None:
-    """The number of rows stays, each endpoint has one, and a larger product gives no less, but for rounding."""
-    given = candidates(*(weight for weight, _ in drawn))
-    factors = {each.place: factor for each, (_, factor) in zip(given, drawn, strict=True)}
-    rows = Counter(placed(given, Algorithm.LEAST_CONNECTIONS, "", factors))
-    assert rows.total() == len(placed(given, Algorithm.LEAST_CONNECTIONS, ""))
-    assert rows.keys() == factors.keys()
-    products = {place: count * factors[place] for place, count in base_rows(given).items()}
-    ordered = [rows[place] for place in sorted(products, key=lambda place: products[place])]
-    assert all(before <= after + 1 for before, after in itertools.pairwise(ordered))
-
-
-def test_few_rows_change() -> None:
-    """A shift replaces the rows that an endpoint loses, and no others."""
-    given = candidates(*[100] * 10)
-    before = placed(given, Algorithm.LEAST_CONNECTIONS, "")
-    after = placed(given, Algorithm.LEAST_CONNECTIONS, "", {given[0].place: 50})
-    assert Counter(after)[given[0].place] == 4
-    assert sum(map(operator.ne, before, after)) == 4
-
-
-def test_long_lists_are_drawn_at_random() -> None:
-    """A list of a single endpoint, or of more than 128, has the rows of random choice whatever the factors."""
-    for count in (1, 129):
-        given = candidates(*[100] * count)
-        factors = {given[0].place: 800}
-        assert placed(given, Algorithm.LEAST_CONNECTIONS, "", factors) == placed(given, Algorithm.RANDOM, "")
+    """All rounds together have few rows, or are a single round of the list."""
+    assert [most_in_turn(rows) for rows in (5, 32, 100, 257)] == [40, 256, 256, 257]

@@ -19,6 +19,9 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 
+from nftproxy.model.objects import Place
+from nftproxy.policy.choosing.candidates import Candidate
+
 EXACT_ROWS = 1_000
 """Any list may have this number of rows.  So weights of 1 % and 99 %, or 1 and 999, need no rounding."""
 ROWS_OF_EACH = 4
@@ -31,6 +34,16 @@ TRIED = 64
 def most_rows(endpoints: int) -> int:
     """An upper bound of the number of rows for this number of weighted endpoints."""
     return max(EXACT_ROWS, ROWS_OF_EACH * endpoints)
+
+
+def by_weight(candidates: Sequence[Candidate]) -> Sequence[Place]:
+    """The endpoint in each row of a list that is drawn by weight alone, in the order of the endpoints.
+
+    Args:
+        candidates: the list, which isn't empty.  All weights are 1 or more.
+    """
+    rows = rows_of([candidate.weight for candidate in candidates])
+    return [candidate.place for candidate, count in zip(candidates, rows, strict=True) for _ in range(count)]
 
 
 def rows_of(weights: Sequence[int]) -> tuple[int, ...]:

@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from nftproxy_conformance.strategies import quick
 
-from nftproxy.extensions.algorithms.weights import most_rows, rows_of
+from nftproxy.policy.choosing.weights import by_weight, most_rows, rows_of
+from tests.support.candidates import candidates
 
 weights = st.lists(st.sampled_from([1, 2, 3, 7, 33, 50, 99, 100, 300, 9_900, 10_000]), min_size=1, max_size=300)
 
@@ -75,3 +76,11 @@ def test_many_weights_cost_little() -> None:
     """Five thousand endpoints with a thousand different weights have two to four rows each, on average."""
     given = [1 + number % 1_600 * 7 for number in range(5_000)]
     assert 10_000 < sum(rows_of(given)) <= 20_000
+
+
+def test_rows_by_weight() -> None:
+    """Endpoints of the same weight have a row each, in order, and of different weights rows in proportion."""
+    alike = candidates(100, 100, 100)
+    assert by_weight(alike) == [each.place for each in alike]
+    light, heavy = given = candidates(25, 100)
+    assert by_weight(given) == [light.place] + [heavy.place] * 4
