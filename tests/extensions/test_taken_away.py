@@ -142,10 +142,10 @@ def without(tree: Path, extensions: list[str]) -> Iterator[None]:
 def _less(text: str, extensions: list[str]) -> str:
     """The list of extensions without some of them."""
     for extension in extensions:
-        for line in re.findall(rf"^from nftproxy\.extensions\.{extension}\..*\n", text, re.MULTILINE):
+        for line in re.findall(rf"^ *from nftproxy\.extensions\.{extension}\..*\n", text, re.MULTILINE):
             text = text.replace(line, "")
             name = line.split()[-1]
-            text = re.sub(rf"(?<=[(, ]){name}(, |,?(?=\)))", "", text)
+            text = re.sub(rf"\b{name}(\.make)?\b,?\s*", "", text)
     return text
 
 
