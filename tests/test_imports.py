@@ -70,6 +70,7 @@ PURE_ELSEWHERE = frozenset(
         "agent/socket/answers",
         "fleet/cluster_status",
         "fleet/inventory",
+        "fleet/merged_changes",
         "fleet/merged_findings",
         "fleet/merged_rows",
         "fleet/node_answers",

@@ -24,7 +24,7 @@ from nftproxy.api.access_reviews import PERMISSIONS, TAINT_PERMISSIONS, Permissi
 from nftproxy.commands.agent_client import LIVE, AgentClient, ElsewhereAgent, NoAnswer, NoAnswerInTime
 from nftproxy.commands.articles import articles
 from nftproxy.commands.offline import refuse_given
-from nftproxy.commands.other_nodes import NODES_BESIDE_KUBECONFIG, NodesAsked, nodes_asked, report_failures
+from nftproxy.commands.other_nodes import NODES_BESIDE_KUBECONFIG, NodesAsked, is_plugin, nodes_asked, report_failures
 from nftproxy.commands.output import STRUCTURED, structured
 from nftproxy.config.parse_config import EMPTY_CONFIG, parse_config
 from nftproxy.doctor.diagnosis import as_text, as_values, diagnose
@@ -95,7 +95,11 @@ SYSCTLS = (
     metavar="FILE",
 )
 @click.option(
-    "--node", default="", help="This node's name in the cluster.  The default is its host name.", metavar="NAME"
+    "--hostname-override",
+    "node",
+    default="",
+    help="This node's name in the cluster.  The default is its host name.",
+    metavar="NAME",
 )
 @click.option(
     "--kube-proxy-metrics", default=METRICS, show_default=True, help="The URL of kube-proxy's metrics.", metavar="URL"
@@ -118,13 +122,11 @@ def doctor_command(
     Run it before the change, while both proxies are there, and afterwards for leftovers.  It changes nothing.  Exit
     status 1 if there are errors or warnings, 0 if there are notes at most.
 
-    With --all-nodes or -l it runs in the agents' pods of these nodes, and prints each finding once, with its nodes.  A
-    pod has no right to see all of its node.
+    With --all-nodes, --node or -l it runs in the agents' pods of these nodes, and prints each finding once, with its
+    nodes.  A pod has no right to see all of its node.
     """
-    if fleet["all_nodes"] or fleet["node_selector"]:
+    if asked_nodes := _asked_nodes(kubeconfig, agent_socket=agent_socket, timeout=timeout, **fleet):
         refuse_given(("config_file", "node", "kube_proxy_metrics"), "is for this node")
-        asked_nodes = nodes_asked(nodes=(), kubeconfig=kubeconfig, agent_socket=agent_socket, timeout=timeout, **fleet)
-        assert asked_nodes, "an option chooses nodes"
         sys.exit(_of_nodes(asked_nodes, output))
     given = (_mapping(config_file), str(config_file)) if config_file else None
     asked = _config(*given) if given else Config()
@@ -137,6 +139,12 @@ def doctor_command(
     else:
         click.echo("\n".join(as_text(diagnosis, _advice)))
     sys.exit(1 if diagnosis.needs_attention else 0)
+
+
+def _asked_nodes(kubeconfig: Path | None, **given: Any) -> NodesAsked | None:
+    """The nodes to ask.  With --kubeconfig alone, which is for this node, there are none."""
+    is_here = not (given["nodes"] or given["node_selector"] or given["all_nodes"] or given["context"])
+    return nodes_asked(kubeconfig=None if is_here and not is_plugin() else kubeconfig, **given)
 
 
 def _of_nodes(asked: NodesAsked, output: str) -> int:

@@ -74,7 +74,7 @@ def offline_cluster(
     gc.disable()  # a command ends before garbage matters: at 10,000 Services collection takes a fifth of the time
     config = configuration(config_file)
     manifests = loaded(paths, config, strict)
-    _report(_unknown(node, manifests), strict)
+    report(_unknown(node, manifests), strict)
     return Cluster(
         manifests._replace(pods=load_pods(paths)) if with_pods else manifests,
         node,
@@ -93,7 +93,7 @@ def loaded(paths: Sequence[Path], config: Config, strict: bool) -> Manifests:
         BadInput: there is a fault, and `strict` is set.
     """
     manifests = load(paths, kinds_for(config.service_proxy_name, OPTIONS), in_two)
-    _report(manifests.problems, strict)
+    report(manifests.problems, strict)
     return manifests
 
 
@@ -119,8 +119,12 @@ def _unknown(node: str, manifests: Manifests) -> list[Problem]:
     return [Problem("", "", "--node", message, Code.NODE_UNKNOWN)]
 
 
-def _report(problems: Sequence[Problem], strict: bool) -> None:
-    """Print problems as warnings, or raise BadInput if `strict`."""
+def report(problems: Sequence[Problem], strict: bool) -> None:
+    """Print problems as warnings.
+
+    Raises:
+        BadInput: there is one, and `strict` is set.
+    """
     if strict and problems:
         raise BadInput(*problems)
     for problem in problems:

@@ -56,8 +56,8 @@ def _selector(*names: str) -> Decorator:
 
 FLEET_PARAMETERS = ("node_selector", "all_nodes", "kubeconfig", "context", "agent_namespace")
 """The parameters of `NODES_WITHOUT_NAMES`, as `nodes_asked` takes them."""
-NODES_BESIDE_KUBECONFIG = options(_selector("-l", "--node-selector"), _COMMON)
-"""The options of a command that has a --node and a --kubeconfig of its own."""
+NODES_BESIDE_KUBECONFIG = options(_NODE, _selector("-l", "--node-selector"), _COMMON)
+"""The options of a command that has a --kubeconfig of its own."""
 NODES_WITHOUT_NAMES = options(_selector("-l", "--node-selector"), _COMMON, _KUBECONFIG)
 """The options of a command that has a --node of its own."""
 NODES = options(_NODE, _selector("-l", "--node-selector"), _COMMON, _KUBECONFIG)
@@ -122,12 +122,16 @@ def nodes_asked(
     given = [bool(nodes), bool(node_selector), all_nodes]
     if sum(given) > 1:
         raise click.UsageError("give one of --node, --node-selector and --all-nodes")
-    is_plugin = click.get_current_context().find_root().info_name == PLUGIN
-    if not any(given) and (is_offline or not is_plugin):
+    if not any(given) and (is_offline or not is_plugin()):
         if kubeconfig or context:
             raise click.UsageError("--kubeconfig and --context need --node, --node-selector or --all-nodes")
         return None
     return NodesAsked(nodes, node_selector, kubeconfig, context, agent_namespace, agent_socket, timeout, START)
+
+
+def is_plugin() -> bool:
+    """True if kubectl runs the command."""
+    return click.get_current_context().find_root().info_name == PLUGIN
 
 
 def report_failures(outcomes: Sequence[NodeOutcome]) -> bool:

@@ -46,6 +46,7 @@ INPUT_PIECE = 32 * 1024
 """Bytes of standard input in a message."""
 
 PROTOCOLS = ("v5.channel.k8s.io", "v4.channel.k8s.io")
+"""The versions of exec, the newest first.  Kubernetes 1.30 brought the fifth (KEP-4006)."""
 STDIN, STDOUT, STDERR, ERROR, CLOSE = 0, 1, 2, 3, 255
 """Channels of an exec (k8s.io/apimachinery, pkg/util/remotecommand/constants.go)."""
 
@@ -242,6 +243,8 @@ async def _run(api: ClusterApi, namespace: str, pod: str, command: PodCommand) -
     }
     url = f"pods/{pod}/exec"
     async with api.open_websocket(url=url, namespace=namespace, subprotocols=PROTOCOLS, params=parameters) as socket:
+        if command.stdin and socket.subprotocol != PROTOCOLS[0]:
+            return _Ended(problem=f"its exec can't end standard input: that takes {PROTOCOLS[0]} (Kubernetes 1.30)")
         await _send(socket.send_bytes, command.stdin)
         while not outputs[ERROR]:
             message = await socket.receive_bytes()

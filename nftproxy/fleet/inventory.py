@@ -12,6 +12,8 @@ AGENT_LABEL = "app.kubernetes.io/name=nftproxy"
 """The label of agents' pods (deploy/agent.yaml.j2)."""
 AGENT_CONTAINER = "nftproxy"
 """The agent's container in such a pod."""
+WITH_NET_ADMIN = ("/venv/bin/python-net-admin", "-m", "nftproxy")
+"""The command line with CAP_NET_ADMIN in this container, which an exec doesn't have (examples/deploy/Containerfile)."""
 KUBE_PROXY_LABEL = "k8s-app=kube-proxy"
 """The label of kube-proxy's pods (kubernetes, cmd/kubeadm/app/phases/addons/proxy/manifests.go)."""
 

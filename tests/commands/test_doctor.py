@@ -70,7 +70,7 @@ def setting(path: str, value: int) -> None:
 
 def diagnosis(*arguments: str | Path) -> dict[str, Any]:
     """The JSON output of doctor, which doesn't ask an agent of this machine."""
-    done = nftproxy("doctor", "--output", "json", "--node", "node-a", *NO_AGENT, *arguments)
+    done = nftproxy("doctor", "--output", "json", "--hostname-override", "node-a", *NO_AGENT, *arguments)
     assert done.out, done.err
     said: dict[str, Any] = json.loads(done.out)
     matters = any(finding["severity"] != "note" for finding in said["findings"])
@@ -877,7 +877,7 @@ def test_a_way_to_the_server_that_leads_through_a_service(server: ApiServer, kub
 
 def test_a_node_that_the_cluster_does_not_know(kubeconfig: Path) -> None:
     """A node name that no Node has is a warning."""
-    finding = found("--kubeconfig", kubeconfig, "--node", "node-b")["NFT635"]
+    finding = found("--kubeconfig", kubeconfig, "--hostname-override", "node-b")["NFT635"]
     assert seen(finding).startswith("no Node node-b, at https://")
 
 
@@ -936,7 +936,7 @@ def test_each_code_is_provoked() -> None:
 def test_text_for_people() -> None:
     """The text has each finding with evidence, consequence and remedy, then everything unseen, and a sum."""
     setting("ipv4/ip_forward", 0)
-    done: Done = nftproxy("doctor", "--node", "node-a", *NO_AGENT)
+    done: Done = nftproxy("doctor", "--hostname-override", "node-a", *NO_AGENT)
     assert done.status == 1
     assert done.out.startswith(
         "node node-a: no service proxy's rules are here\n\nerror NFT624: The node doesn't forward"

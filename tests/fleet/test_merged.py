@@ -7,11 +7,13 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
-from nftproxy_conformance.apiserver import ApiServer
+import yaml
+from nftproxy_conformance.apiserver import ApiServer, pod_exec
 
 from nftproxy.agent.socket.answers import ConflictRow, ConnectionRow, Connections, EndpointRow, ListingRow, ServiceRow
 from nftproxy.commands.output import with_times
 from nftproxy.fleet import merged_rows
+from nftproxy.fleet.inventory import WITH_NET_ADMIN
 from tests.support.command import nftproxy
 from tests.support.fleet import FleetOfAgents, RunCommand, answering
 
@@ -240,4 +242,62 @@ def test_findings_of_all_nodes_are_merged(cluster: FleetOfAgents) -> None:
     ]
     found = json.loads(cluster.nftproxy("doctor", "-l", "kubernetes.io/hostname=node-b", "-o", "json").out)
     assert [(each["finding"]["code"], each["nodes"]) for each in found["findings"]] == [("NFT601", ["node-b"])]
+    assert cluster.nftproxy("doctor", "--node", "node-b", "-o", "json").out == json.dumps(found, indent=2) + "\n"
     assert cluster.nftproxy("doctor", "--all-nodes", "--node", "x").status == 2
+    done = cluster.nftproxy("doctor", "--all-nodes", "--config", "x")
+    assert (done.status, done.err.splitlines()[-1]) == (2, "Error: --config is for this node")
+
+
+ADDED = b"add element ip nftproxy cluster-ips { 10.96.0.10 }\n"
+CHANGE = b"table ip nftproxy {\n\tchain x {\n\t}\n}\n" + ADDED
+
+
+def test_nodes_with_the_same_difference_are_a_group(cluster: FleetOfAgents) -> None:
+    """`diff --live` sends the manifests to each node, and prints a transaction once, after a comment with its nodes."""
+    cluster.add("node-a", answering(b""))
+    cluster.add("node-b", answering(CHANGE, 1))
+    cluster.add("node-c", answering(b""))
+    cluster.add("node-d", answering(b"", 1, "error: NFT023: no agent answers\n  start it"))
+    directory = EXAMPLES / "cluster-ip" / "manifests"
+    done = cluster.nftproxy("diff", "--live", directory, "--all-nodes", "--strict")
+    assert (done.status, done.err) == (1, "no answer from node-d: NFT023: no agent answers\n")
+    assert done.out.encode() == b"# 2 nodes (node-a, node-c): no difference\n# node-b: 5 lines\n" + CHANGE
+    assert {each.command for each in cluster.asked} == {(*WITH_NET_ADMIN, "diff", "--live", "-")}
+    sent = json.loads(cluster.asked[0].stdin)["items"]
+    wanted = [each for path in sorted(directory.iterdir()) for each in yaml.safe_load_all(path.read_text())]
+    assert sent == [each for each in wanted if each["kind"] in ("Service", "EndpointSlice", "Node", "ServiceCIDR")]
+    done = cluster.nftproxy("diff", "--live", directory, "--node", "node-a")
+    assert (done.status, done.out) == (0, "# node-a: no difference\n")
+
+
+def test_a_long_difference_is_cut(cluster: FleetOfAgents, tmp_path: Path) -> None:
+    """Of a difference 1,000 lines are printed, and the number of the rest."""
+    cluster.add("node-a", answering(ADDED * 1_003, 1))
+    (tmp_path / "x.json").write_text("{}")
+    done = cluster.nftproxy("diff", "--live", tmp_path / "x.json", "-l", "kubernetes.io/os=linux")
+    lines = done.out.splitlines()
+    assert (lines[0], lines[-1], len(lines)) == ("# node-a: 1003 lines", "# and 3 more lines", 1_002)
+
+
+def test_bad_manifests_are_named_before_nodes_are_asked(cluster: FleetOfAgents, tmp_path: Path) -> None:
+    """A fault of the manifests is a warning, or with --strict the end, and a question without --live is refused."""
+    cluster.add("node-a", answering(b""))
+    file = tmp_path / "x.yaml"
+    file.write_text("apiVersion: v1\nkind: Service\nmetadata: {name: web, namespace: shop}\nspec: {ports: 7}\n")
+    done = cluster.nftproxy("diff", "--live", file, "--all-nodes")
+    assert (done.status, f"warning: NFT204: {file}: Service shop/web: spec.ports: " in done.err) == (0, True)
+    done = cluster.nftproxy("diff", "--live", file, "--all-nodes", "--strict")
+    assert (done.status, len(cluster.asked)) == (2, 1)
+    for wrong in (("diff", file, "--all-nodes"), ("diff", "--live", file, "--all-nodes", "--config", file)):
+        assert (cluster.nftproxy(*wrong).status, len(cluster.asked)) == (2, 1)
+
+
+def test_a_server_whose_exec_has_no_end_of_input(cluster: FleetOfAgents, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An API server before Kubernetes 1.30 can't end the standard input of a command, which costs the node's answer."""
+    monkeypatch.setattr(pod_exec, "PROTOCOLS", ("v4.channel.k8s.io",))
+    cluster.add("node-a", answering(b""))
+    done = cluster.nftproxy("diff", "--live", EXAMPLES / "cluster-ip" / "manifests", "--all-nodes")
+    assert (done.status, done.err) == (
+        1,
+        "no answer from node-a: its exec can't end standard input: that takes v5.channel.k8s.io (Kubernetes 1.30)\n",
+    )

@@ -12,10 +12,12 @@ import pytest
 import yaml
 from nftproxy_conformance.apiserver import ApiServer
 
+from nftproxy.commands.list import LISTINGS
+from nftproxy.fleet.inventory import WITH_NET_ADMIN
 from tests.commands.test_manifests import API_VERSIONS, expect_valid
 from tests.conformance.apiserver.clients import bearer
 from tests.support.command import nftproxy
-from tests.support.fleet import FleetOfAgents, status_of
+from tests.support.fleet import FleetOfAgents, answering, status_of
 
 TEXT = nftproxy("manifests", "--reader").out
 OBJECTS = {each["kind"]: each for each in yaml.safe_load_all(TEXT)}
@@ -101,17 +103,52 @@ def test_the_roles_are_bound_to_the_readers_that_the_policy_names() -> None:
     )
 
 
-def pattern() -> re.Pattern[str]:
-    """The regular expression that each argument of a command must match."""
+def patterns() -> list[re.Pattern[str]]:
+    """The regular expressions that each argument of a command must match: of a question, and of `diff`."""
     (validation,) = OBJECTS["ValidatingAdmissionPolicy"]["spec"]["validations"]
-    return re.compile(validation["expression"].partition("each.matches(r'")[2].partition("')")[0])
+    _, *found = validation["expression"].split("each.matches(r'")
+    return [re.compile(each.partition("')")[0]) for each in found]
 
 
 @pytest.mark.parametrize(
     "argument",
     "/etc/passwd ./x --config=/x --kubeconfig=/x --agent-socket=/run/nftproxy/../x --agent-socket=/x run cleanup sh "
-    "--svg --trace - --from=$(id) -c svc/a svc/../b 10.0.0.1 --interval=1".split(),
+    "--svg --trace --from=$(id) -c svc/a svc/../b 10.0.0.1 --interval=1 --templates=/x --node".split(),
 )
 def test_arguments_that_could_read_files_or_run_programs_are_denied(argument: str) -> None:
-    """The policy's pattern matches no path, no program, and no option that the questions don't need."""
-    assert not pattern().match(argument)
+    """The policy's patterns match no path, no program, and no option that the questions don't need."""
+    assert [each.match(argument) for each in patterns()] == [None, None]
+
+
+def test_the_questions_of_all_commands_are_admitted(tmp_path: Path) -> None:
+    """The policy's patterns match each argument of each command that the command line sends, with all its options."""
+    question, comparison = patterns()
+    (tmp_path / "x.yaml").write_text(yaml.safe_dump({"apiVersion": "v1", "kind": "Service"}))
+    common = ("--all-nodes", "--agent-socket", "/run/nftproxy/other.sock", "--timeout", "1.5")
+    with ApiServer() as server:
+        cluster = FleetOfAgents(server, tmp_path)
+        cluster.add("node-a", answering({}))
+        for given in (
+            ("status",),
+            *(
+                ("list", what, *scope)
+                for what in LISTINGS
+                for scope in (("-A",), ("-n", "shop", "-l", "a in (b,c),!d"))
+            ),
+            ("list", "affinity", "-n", "shop", "--limit", "7"),
+            *(("explain", to, "-n", "shop") for to in ("svc/web", "svc/web:http/UDP", "node:53/UDP", "[fd00::1]:80")),
+            ("explain", "10.96.0.10:80", "--from", "pod/shop/web-1"),
+            ("explain", "10.96.0.10:80", "--from", "fd00::1"),
+            ("top",),
+            ("top", "-n", "shop"),
+            ("doctor",),
+        ):
+            cluster.nftproxy(*given, *common)
+        assert [text for each in cluster.asked for text in each.command if not question.match(text)] == []
+        assert {each.command[0] for each in cluster.asked} == {"nftproxy"}
+        assert len(cluster.asked) == 1 + 2 * len(LISTINGS) + 1 + 4 + 2 + 2 + 1
+        cluster.asked.clear()
+        cluster.nftproxy("diff", "--live", tmp_path / "x.yaml", *common)
+        (asked,) = cluster.asked
+        assert [text for text in asked.command if not comparison.match(text)] == []
+        assert asked.command[:6] == (*WITH_NET_ADMIN, "diff", "--live", "-")

@@ -47,7 +47,7 @@ def test_the_answers_are_the_fate_of_a_connection(
     with no_tables_left(bench.lab.node), program(bench.lab.node, tmp_path):
         assert bench.lab.connect(Origin.POD, IP.vip, 80) == fate
         traced = bench.command("explain", f"{IP.vip}:80", "--trace", "--from", "10.1.0.200")
-        options = ("--config", bench.config_map.path, "--node", "node-a", "--kubeconfig", bench.kubeconfig)
+        options = ("--config", bench.config_map.path, "--hostname-override", "node-a", "--kubeconfig", bench.kubeconfig)
         answer = bench.lab.node.call(lambda: nftproxy("doctor", *options))
     assert (trace in traced.out, traced.status) == (True, int(fate == DROPPED)), traced.out
     assert [each for each in findings if each not in answer.out] == [], answer.out

@@ -38,7 +38,7 @@ def node() -> Iterator[RealNode]:
 def test_the_virtual_servers_and_their_interface_go(node: RealNode) -> None:
     """`doctor` names kube-proxy and its scheduler.  `cleanup` removes its virtual servers alone."""
     node.node.run("ipvsadm --add-service -t 192.0.2.1:443 -s rr".split())
-    before = node.node.call(lambda: nftproxy("doctor", *OFFLINE)).out
+    before = node.node.call(lambda: nftproxy("doctor", *OFFLINE[:2], "--hostname-override", "node-a")).out
     assert "NFT604" in before
     assert "lc" in before
     done = node.node.call(lambda: nftproxy("cleanup", "--kube-proxy", "ipvs"))
