@@ -30,7 +30,7 @@ IS_LONG = os.environ.get("NFTPROXY_TESTS") == "long"
 settings.register_profile(
     "patient",
     settings(),
-    max_examples=400 if IS_LONG else 40,
+    max_examples=400 if IS_LONG else 25,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow],
 )

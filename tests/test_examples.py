@@ -54,6 +54,7 @@ from tests.support.explained import case_of, outcomes
 from tests.support.factories import INSTALLED_KINDS
 from tests.support.flowtables import loadable
 from tests.support.goldens import EXAMPLES_DIRECTORY, EXPECTED, SKELETON, expected, update
+from tests.support.selection import every
 
 POD, HOST, OUTSIDE, REMOTE_POD = Origin.POD, Origin.NODE, Origin.OUTSIDE, Origin.REMOTE_POD
 
@@ -208,7 +209,7 @@ def test_a_kernel_takes_the_rules_of_an_example(example: str, affinity: str) -> 
 
 
 @pytest.mark.usefixtures("namespace")
-@each_example
+@pytest.mark.parametrize("example", every(4, EXAMPLES))
 def test_a_kernel_takes_the_skeleton_and_what_an_example_adds(example: str) -> None:
     """Loading `expected.nft` after `skeleton.nft` makes the sets, maps, chains and elements of the rendering."""
     added = EXAMPLES_DIRECTORY / example / "expected.nft"

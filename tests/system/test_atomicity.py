@@ -27,6 +27,7 @@ from nftproxy.rules.transaction import Installed
 from tests.support.churn import Churn, Step, Try, cycle, full_transaction, loaded
 from tests.support.cluster import IP, IP6, Ip
 from tests.support.factories import pipeline, service, service_cidr, templates
+from tests.support.selection import every
 from tests.support.town import (
     DELIVERED,
     LET_THROUGH,
@@ -74,7 +75,7 @@ FRONTS = {
 }
 
 
-@pytest.mark.parametrize("what", FRONTS)
+@pytest.mark.parametrize("what", every(2, list(FRONTS)))
 def test_no_connection_is_lost_while_endpoints_come_and_go(lab: Lab, what: str) -> None:
     """While a Service's endpoints change a thousand times a second, every connection reaches an endpoint."""
     front = FRONTS[what]
@@ -265,7 +266,7 @@ def has_its_place(outcome: Outcome, worlds: Sequence[World], between: Outcomes) 
     return (outcome.kind, outcome.endpoint) in ends or outcome in between
 
 
-@pytest.mark.parametrize("what", TRIALS)
+@pytest.mark.parametrize("what", every(2, list(TRIALS)))
 def test_no_connection_gets_past_a_service_while_it_changes(lab: Lab, what: str) -> None:
     """While a Service changes, each connection has an outcome of a world of its time, and none is let through."""
     ip, trial = TRIALS[what]

@@ -16,6 +16,7 @@ from nftproxy.rules.transaction import Installed, Transaction
 from tests.kernel.ruleset import Held, execute, held, listing
 from tests.support.examples import EXAMPLES, example_pipeline
 from tests.support.factories import IPV4
+from tests.support.selection import every
 
 pytestmark = pytest.mark.usefixtures("namespace")
 
@@ -57,7 +58,7 @@ def tables() -> tuple[Held, dict[Family, list[str]]]:
     return held(), {family: sorted(listing(family).splitlines()) for family in Family}
 
 
-@pytest.mark.parametrize("example", EXAMPLES)
+@pytest.mark.parametrize("example", every(4, EXAMPLES))
 def test_a_load_makes_the_same_table(example: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A table that is replaced, or refilled, by bytes is the table that libnftables makes."""
     made = example_pipeline(example)

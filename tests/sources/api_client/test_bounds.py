@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import re
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -136,6 +137,16 @@ async def trickling(first: bytes, then: bytes) -> AsyncIterator[str]:
         await until(lambda: not connections)
 
 
+async def _until_an_answer_has_not_begun(cluster: ApiClient) -> None:
+    """Read the Node until that fails for want of an answer.  On a busy machine a piece may be late before that."""
+    while True:
+        try:
+            await cluster.read_node(NODE)
+        except Unavailable as error:
+            if re.fullmatch(r"no answer from 127\.0\.0\.1:\d+ has begun within 0\.4 s", str(error)):
+                return
+
+
 @pytest.mark.parametrize(
     ("first", "then"), [(b"", b"HTTP/1.1 100 Continue\r\n\r\n"), (b"HTTP/1.1 200 OK\r\n", b"a: b\r\n")]
 )
@@ -146,11 +157,10 @@ async def test_an_answer_that_never_begins_is_given_up(
     async with trickling(first, then) as url:
         config = server.write_kubeconfig(tmp_path / "kubeconfig", url=url)
         cluster = ApiClient(str(config), times=TIMES, patience=Timeouts(connect=0.1, answer=0.1))
-        asking = asyncio.create_task(cluster.read_node(NODE))
+        asking = asyncio.create_task(_until_an_answer_has_not_begun(cluster))
         async with following(server, cluster, [each for each in RESOURCES if each.plural == "services"]) as seen:
             await seen.until(lambda: "has begun within 0.4 s; trying again in" in caplog.text and asking.done())
-        with pytest.raises(Unavailable, match=r"no answer from 127\.0\.0\.1:\d+ has begun within 0\.4 s"):
-            await asking
+        await asking
         await cluster.aclose()
 
 
