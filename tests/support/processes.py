@@ -91,6 +91,11 @@ class AgentProcess:
         return self._process.pid
 
     @property
+    def pid(self) -> int | None:
+        """The number of the last process that was launched, None if none was, or somebody has waited for its end."""
+        return None if self._process is None else self._process.pid
+
+    @property
     def is_stopped(self) -> bool:
         """Whether no process has been launched, or somebody has waited for the end of the last process."""
         return self._process is None

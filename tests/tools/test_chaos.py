@@ -6,6 +6,7 @@ import itertools
 import os
 import signal
 import socket
+from collections import deque
 from pathlib import Path
 from random import Random
 from types import SimpleNamespace
@@ -23,7 +24,7 @@ from nftproxy.model.objects import EndpointSlice, Service
 from nftproxy.model.settings import Config
 from tests.support.factories import pipeline
 from tests.system.faults.bench import Bench, endpoints, service, vip
-from tools.chaos import session
+from tools.chaos import session, watcher
 from tools.chaos.agent import PATIENCE
 from tools.chaos.cluster import ANCHORS, CHANGING, KINDS, Cluster, Histories, node_port
 from tools.chaos.faults import FAULTS, ChaosFault, Scene, tenants_objects
@@ -175,6 +176,48 @@ def test_a_run_finds_connections_that_go_wrong(tmp_path: Path, monkeypatch: pyte
         chaos.run(1.0, ["sabotage"])
     assert chaos.traffic.wrong
     assert any(text.startswith("a connection: Probe(") for text in chaos.violations)
+
+
+@needs_a_lab
+@pytest.mark.parametrize("lies", [True, False])
+def test_a_run_finds_a_verdict_that_is_well_while_connections_go_wrong(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lies: bool
+) -> None:
+    """A verdict that stays well beside damage is a violation, and an agent without a verdict is none."""
+
+    def sabotage(scene: Scene, _rng: Random) -> None:
+        scene.agent.suspend()
+        scene.harm()
+        scene.agent.lab.load("flush map ip nftproxy services")
+        enough = chaos.watcher.asked + 20
+        scene.agent.wait_until(lambda: chaos.watcher.blind or chaos.watcher.asked >= enough, PATIENCE)
+        scene.agent.resume()
+
+    monkeypatch.setattr(session, "FAULTS", {"sabotage": ChaosFault("kernel", sabotage)})
+    monkeypatch.setattr(watcher, "BLIND", 1.0)
+    monkeypatch.setattr(watcher, "LATE", PATIENCE if lies else 0.1)
+    if lies:
+        monkeypatch.setattr(watcher, "says_well", lambda _agent: True)
+        monkeypatch.setattr(watcher.Delays, "measure", lambda *_: 0.0)
+    with Session("test", tmp_path, lambda _: None) as chaos:
+        chaos.run(1.0, ["sabotage"])
+    assert any(text.startswith("blind: Probe(") for text in chaos.violations) is lies
+
+
+def test_how_long_an_agent_was_blind() -> None:
+    """An agent was blind if each verdict was well, from before the time that delays extend to after the connection."""
+
+    def since(*samples: tuple[float, bool, float]) -> float | None:
+        return watcher.blind_since(deque(watcher.Sample(*each) for each in samples), 10.0, 4.0)
+
+    well = [(1.0, True, 0.0), (5.0, True, 0.0), (7.0, True, 0.0), (11.0, True, 0.0)]
+    assert since(*well) == 5.0
+    assert since(*well[:3]) is None, "nothing is known after it"
+    assert since(*well[2:]) is None, "nothing is known of before it"
+    assert since(*well[:2], (7.0, False, 0.0), well[3]) is None
+    assert since(*well[:3], (11.0, False, 0.0)) is None
+    assert since(*well[:3], (11.0, True, 2.0)) == 1.0
+    assert since(*well[:3], (11.0, True, 6.0)) is None
 
 
 @needs_a_lab

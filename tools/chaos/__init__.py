@@ -5,6 +5,7 @@ faults and the same changes of objects in the same order, while their timing is 
 
 cluster.py   the objects, how they change at random, and the allowed outcomes of each connection at each moment
 traffic.py   connections all the time, each held against these outcomes
+watcher.py   samples of the verdicts, which mustn't be well for long while connections go wrong
 faults.py    the faults, a function for each
 agent.py     the agent's process, with a disk of its own
 session.py   a run: changes, traffic and faults together, and the comparison at the end

@@ -43,6 +43,8 @@ def report(session: Session) -> None:
     click.echo(
         f"{traffic.excused:,} more while rules were harmed, {traffic.unknown:,} that the machine was too busy for"
     )
+    watcher = session.watcher
+    click.echo(f"{watcher.asked:,} samples of the verdicts, {watcher.well:,} well, {len(watcher.blind)} while blind")
     click.echo(f"{len(session.violations)} violations")
     for each in session.violations[:20]:
         click.echo(f"VIOLATION: {each}")

@@ -11,7 +11,7 @@ from __future__ import annotations
 import itertools
 import math
 import threading
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from random import Random
 from typing import Any, NamedTuple
 
@@ -61,6 +61,10 @@ class Past(NamedTuple):
     until: float = math.inf
 
 
+States = Callable[[str, int, float, float], list[Manifest | None]]
+"""Returns the states of an object, by its kind and number, between two times."""
+
+
 class Histories:
     """The past of the Services and slices, as far back as the kernel may still have it.  For several threads."""
 
@@ -86,6 +90,15 @@ class Histories:
         with self._lock:
             pasts = self._pasts.get((kind, number), [Past(0.0, None)])
             return [past.manifest for past in pasts if past.since <= ended and began <= past.until]
+
+    def given(self, kind: str, number: int, began: float, ended: float) -> list[Manifest | None]:
+        """The states of an object on the server between two times, the oldest first, whatever the kernel had."""
+        with self._lock:
+            pasts = self._pasts.get((kind, number), [Past(0.0, None)])
+            ends = [each.since for each in pasts[1:]] + [math.inf]
+            return [
+                past.manifest for past, end in zip(pasts, ends, strict=True) if past.since <= ended and began <= end
+            ]
 
     def latest(self) -> dict[tuple[str, int], Manifest | None]:
         """The last state of each object, by kind and number."""
@@ -155,7 +168,14 @@ class Cluster:
 
     def allowed(self, number: int, probe: Probe, began: float, ended: float) -> frozenset[Outcome]:
         """All that may become of a connection between two times, to a Service by its number."""
-        services, slices = (self.histories.between(kind, number, began, ended) for kind in ("Service", "EndpointSlice"))
+        return self._outcomes(self.histories.between, number, probe, began, ended)
+
+    def explained(self, number: int, probe: Probe, began: float, ended: float) -> frozenset[Outcome]:
+        """All that the server's objects between two times explain, as if the kernel held them at once."""
+        return self._outcomes(self.histories.given, number, probe, began, ended)
+
+    def _outcomes(self, states: States, number: int, probe: Probe, began: float, ended: float) -> frozenset[Outcome]:
+        services, slices = (states(kind, number, began, ended) for kind in ("Service", "EndpointSlice"))
         pairs = list(itertools.product(services, slices))
         found = frozenset().union(*(self._expected(probe, *pair) for pair in pairs))
         if len(pairs) > 1:  # a packet in the instant of a change may be lost

@@ -1,7 +1,8 @@
 """A run: objects change, connections are tried and faults happen at once, and after each fault all must be right.
 
 All is right if the kernel holds the rules that a pipeline makes of the API server's objects, none of its chains is
-empty, every resource is watched, and the agent says that it is healthy.  Changes rest while that is looked at, so that
+empty, every resource is watched, and the agent says that it is healthy.  All the time no verdict may be "well" for
+long while connections go wrong (watcher.py).  Changes rest while that is looked at, so that
 there is a moment at which it can be so.  At the end the kernel is held against the output of `nftproxy render` for the
 same objects, loaded into a namespace of its own.
 """
@@ -39,6 +40,8 @@ from tools.chaos.agent import PATIENCE, ChaosAgent
 from tools.chaos.cluster import Cluster
 from tools.chaos.faults import FAULTS, Scene
 from tools.chaos.traffic import REST, Traffic
+from tools.chaos.watcher import PAUSE as PAUSE_BETWEEN_SAMPLES
+from tools.chaos.watcher import Watcher
 
 PAUSE = (0.02, 0.15)
 """Seconds between two changes of objects."""
@@ -86,7 +89,8 @@ class Session:
             self.agent = stack.enter_context(ChaosAgent(self._lab, self._server, directory))
             config = load_config(self.agent.config_map.path)[0]
             self._cluster = Cluster(self._server, config, seed)
-            self.traffic = Traffic(self._lab, self._cluster, seed)
+            self.watcher = Watcher(self.agent, self._cluster, lambda: self.traffic.harms())
+            self.traffic = Traffic(self._lab, self._cluster, seed, self.watcher.suspect)
             self._stack = stack.pop_all()
 
     def __enter__(self) -> Session:
@@ -107,7 +111,8 @@ class Session:
         self._settle("start")
         first = self.agent.resident
         end = time.monotonic() + seconds
-        with repeating(self.traffic.try_some, REST), repeating(self._change):
+        watching = repeating(self.watcher.sample, PAUSE_BETWEEN_SAMPLES)
+        with watching, repeating(self.traffic.try_some, REST), repeating(self._change):
             for number, names in enumerate(drawn(self._seed, only)):
                 if time.monotonic() >= end:
                     break
@@ -162,6 +167,7 @@ class Session:
     def _judge(self, first: int) -> None:
         """Judge the run at its end."""
         self.violations += [f"a connection: {each}" for each in self.traffic.wrong]
+        self.violations += [f"blind: {each}" for each in self.watcher.blind]
         if missing := FEWEST * self.faults.total() - self.traffic.judged:
             self.violations += [f"{missing} connections too few were judged"] if missing > 0 else []
         if "Traceback" in (log := self.agent.log()):

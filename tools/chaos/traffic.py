@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Callable
 from random import Random
 from typing import NamedTuple
 
 from nftproxy_conformance.lab import Lab, LabError, Outcome, Probe
 
 from tools.chaos.cluster import ANCHORS, CHANGING, Cluster, probe
+from tools.chaos.watcher import Suspect
 
 BATCH = 20
 """Connections that are tried between two looks at the clock."""
@@ -36,6 +38,7 @@ class Traffic:
         lab: where.
         cluster: says which outcomes are allowed.
         seed: which connections.
+        suspect: takes each connection that the present objects don't explain.
 
     Attributes:
         judged: how many were held against their allowed outcomes.
@@ -44,10 +47,11 @@ class Traffic:
         wrong: the connections that went wrong.
     """
 
-    def __init__(self, lab: Lab, cluster: Cluster, seed: str) -> None:
+    def __init__(self, lab: Lab, cluster: Cluster, seed: str, suspect: Callable[[Suspect], None]) -> None:
         self.judged = self.excused = self.unknown = 0
         self.wrong: list[Wrong] = []
         self._lab = lab
+        self._suspect = suspect
         self._cluster = cluster
         self._random = Random(f"{seed}/traffic")
         self._harmed: list[list[float]] = []
@@ -55,6 +59,10 @@ class Traffic:
     def harmed(self) -> None:
         """Somebody is about to harm the rules: until `mended` nothing is asked of connections."""
         self._harmed.append([time.monotonic(), math.inf])
+
+    def harms(self) -> list[float]:
+        """The times at which the rules were harmed."""
+        return [since for since, _ in self._harmed]
 
     def mended(self) -> None:
         """The rules are right again."""
@@ -72,11 +80,13 @@ class Traffic:
             self.unknown += BATCH
             return
         ended = time.monotonic()
-        if any(since <= ended and began <= until for since, until in self._harmed):
-            self.excused += BATCH
-            return
+        is_harmed = any(since <= ended and began <= until for since, until in self._harmed)
+        self.excused += BATCH * is_harmed
+        self.judged += BATCH * (not is_harmed)
         for number, asked, outcome in zip(numbers, probes, outcomes, strict=True):
-            self.judged += 1
+            if outcome in self._cluster.explained(number, asked, began, ended):
+                continue
+            self._suspect(Suspect(number, asked, outcome, began, ended))
             allowed = self._cluster.allowed(number, asked, began, ended)
-            if outcome not in allowed:
+            if not is_harmed and outcome not in allowed:
                 self.wrong.append(Wrong(ended, asked, outcome, allowed))

@@ -2,7 +2,8 @@
 
 The rules are as of the oldest last word among the resources: an EndpointSlice that can't be watched makes them old,
 however many Services change.  The API server sends a bookmark each minute, so a minute's age is no fault.  A resource
-counts as out of touch once its requests have failed for `GRACE` seconds.  Time comes in as a value.
+counts as out of touch once its requests have failed for `GRACE` seconds, and in any case `LONGEST_SILENCE` after the
+server's last word.  Time comes in as a value of the steady clock.
 """
 
 from __future__ import annotations
@@ -14,6 +15,9 @@ from nftproxy.sources.activity import ResourceActivity
 
 GRACE = 5.0
 """Seconds for which requests may fail, so that a connection that breaks and is made again is no warning."""
+LONGEST_SILENCE = 120.0
+"""Seconds without a word after which a resource is out of touch, whatever the reason, as if a listing takes long.
+The server sends a bookmark each minute, and a watch ends after 90 s of silence (`Timeouts.silence`)."""
 LONGEST_PROBLEM = 300
 """Limit of characters of a problem: the server chooses its own words."""
 
@@ -24,10 +28,16 @@ def followed(activities: Iterable[ResourceActivity]) -> list[ResourceActivity]:
 
 
 def out_of_touch(activities: Iterable[ResourceActivity], now: float) -> list[ResourceActivity]:
-    """Return the resources whose changes don't reach the agent.  `now` is in seconds since the epoch."""
-    return [
-        each for each in followed(activities) if each.failing_since is not None and now - each.failing_since >= GRACE
-    ]
+    """Return the resources whose changes don't reach the agent."""
+    return [each for each in followed(activities) if _fails(each, now) or _is_silent(each, now)]
+
+
+def _fails(each: ResourceActivity, now: float) -> bool:
+    return each.failing_since is not None and now - each.failing_since >= GRACE
+
+
+def _is_silent(each: ResourceActivity, now: float) -> bool:
+    return each.last_heard is not None and now - each.last_heard >= LONGEST_SILENCE
 
 
 def oldest_word(activities: Iterable[ResourceActivity]) -> float | None:
@@ -73,13 +83,16 @@ def caveat(activities: Iterable[ResourceActivity], now: float) -> str:
     longest = max(lost, key=lambda each: _age(each, now))
     return (
         f"{Code.OUT_OF_TOUCH}: this may be out of date: no changes of {names} have reached this node for "
-        f"{_age(longest, now):.0f} s ({longest.problem[:LONGEST_PROBLEM]})"
+        f"{_age(longest, now):.0f} s ({_problem(longest, now)})"
     )
 
 
 def _line(each: ResourceActivity, now: float) -> str:
-    problem = each.problem[:LONGEST_PROBLEM]
-    return f"no changes of {each.resource} have reached this node for {_age(each, now):.0f} s: {problem}"
+    return f"no changes of {each.resource} have reached this node for {_age(each, now):.0f} s: {_problem(each, now)}"
+
+
+def _problem(each: ResourceActivity, now: float) -> str:
+    return each.problem[:LONGEST_PROBLEM] or f"the agent has been {each.what} for {now - each.since:.0f} s"
 
 
 def _age(each: ResourceActivity, now: float) -> float:

@@ -44,6 +44,10 @@ class Moment(NamedTuple):
     steady: float
     wall: float
 
+    def wall_time(self, steady: float) -> float:
+        """Return the time of the wall clock, as it is set now, at a time of the steady clock."""
+        return self.wall - (self.steady - steady)
+
 
 class FamilyStatus(NamedTuple):
     """The health of a family: `is_healthy` as long as the kernel gets its changes in time.

@@ -106,7 +106,7 @@ class SyncReporter:
         self.activities = activities
         self._find_node = find_node
         self._began = clocks()
-        self._lapped = self._began.steady
+        self._made = self._lapped = self._began.steady
         self._spent: defaultdict[Stage, float] = defaultdict(float)
         self._slow = SlowLog()
         self._postponed = NONE_POSTPONED
@@ -121,8 +121,8 @@ class SyncReporter:
     def status(self) -> HealthStatus:
         """Return the present health of the proxy and of its node."""
         status = self.health.status(self._clocks())
-        stale = freshness.warnings(self.activities(), status.now.wall)
-        unusable = freshness.unusable(self.activities(), status.now.wall, self.health.patience)
+        stale = freshness.warnings(self.activities(), status.now.steady)
+        unusable = freshness.unusable(self.activities(), status.now.steady, self.health.patience)
         return status._replace(
             waiting=(*status.waiting, *(f"a listing of {each} that can be used" for each in unusable)),
             warnings=(*status.warnings, *self._postponed.warnings(status.now.steady), *stale),
@@ -142,11 +142,11 @@ class SyncReporter:
         waiting = self.health.waiting(now).get(family)
         postponed = self._postponed.seconds(now.steady) if self._postponed.oldest else None
         late = [now.wall - each for each in (waiting, postponed) if each is not None]
-        return min([updated if oldest is None else oldest, *late])
+        return min([updated if oldest is None else now.wall_time(oldest), *late])
 
     def caveat(self) -> str:
         """Return the line that each answer about the cluster needs at present, or ""."""
-        return freshness.caveat(self.activities(), self._clocks().wall)
+        return freshness.caveat(self.activities(), self._clocks().steady)
 
     def has_loaded(self, family: Family) -> bool:
         """Return whether the rules of a family have ever been loaded."""
@@ -183,9 +183,9 @@ class SyncReporter:
         waiting = (*self.waiting().values(), self._postponed.seconds(status.now.steady))
         self.metrics.set("nftproxy_oldest_change_age_seconds", max(waiting))
         self.metrics.set("nftproxy_services_postponed", self._postponed.services)
-        ages = freshness.ages(self.activities(), status.now.wall, self._started)
+        ages = freshness.ages(self.activities(), status.now.steady, self._made)
         self.metrics.set_each("nftproxy_last_word_age_seconds", dict(ages))
-        unusable = freshness.unusable_seconds(self.activities(), status.now.wall)
+        unusable = freshness.unusable_seconds(self.activities(), status.now.steady)
         self.metrics.set_each("nftproxy_unusable_listing_seconds", dict(unusable))
         return self.metrics.exposition()
 

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from nftproxy.agent.reporting.health import HealthStatus
+from nftproxy.agent.reporting.health import HealthStatus, Moment
 from nftproxy.agent.reporting.sync_reporter import SyncReporter
 from nftproxy.agent.socket.agent_socket import QueryHandler
 from nftproxy.agent.socket.answers import (
@@ -323,7 +323,7 @@ def _agent_state(known: QueryContext, affinity: Iterable[AffinityMap], earlier: 
         families=tuple(
             _family_state(known, status, family, waiting.get(family, 0.0), earlier.get(family)) for family in Family
         ),
-        watches=tuple(map(_watch, known.reporter.activities())),
+        watches=tuple(_watch(each, status.now) for each in known.reporter.activities()),
         last_transaction=known.reporter.last_applied,
         last_refusal=failed and msgspec.structs.replace(failed, reason=failed.reason[:LONGEST_TEXT]),
         affinity=tuple(affinity),
@@ -355,12 +355,13 @@ def _family_state(
     )
 
 
-def _watch(activity: ResourceActivity) -> WatchState:
+def _watch(activity: ResourceActivity, now: Moment) -> WatchState:
+    event, heard = activity.last_event, activity.last_heard
     return WatchState(
         activity.resource,
         activity.what,
-        activity.since,
-        activity.last_event,
-        activity.last_heard,
+        now.wall_time(activity.since),
+        None if event is None else now.wall_time(event),
+        None if heard is None else now.wall_time(heard),
         activity.problem[:LONGEST_TEXT],
     )

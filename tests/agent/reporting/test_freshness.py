@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
+import re
+import time
+from pathlib import Path
+
 import pytest
 
+from nftproxy.agent import node_watch
 from nftproxy.agent.reporting import freshness
-from nftproxy.agent.reporting.freshness import GRACE
+from nftproxy.agent.reporting.freshness import GRACE, LONGEST_SILENCE
+from nftproxy.agent.reporting.health import Health
+from nftproxy.agent.reporting.metrics import Metrics
+from nftproxy.agent.reporting.sync_reporter import Clocks, SyncReporter
 from nftproxy.model.addresses import Family
+from nftproxy.model.settings import Config
 from nftproxy.sources.activity import ResourceActivity
+from nftproxy.sources.api_connection import Timeouts
 from tests.agent.reporting.test_metrics import BOTH, reporter, series
 from tests.support.factories import pipeline
 
 NOW = 1_000_000.0
+PAGE = Path(__file__).resolve().parents[3] / "docs/reliability.md"
 
 
 def resource(name: str, age: float | None = 40.0, failing: float | None = None, **fields: object) -> ResourceActivity:
@@ -36,6 +47,42 @@ def test_a_resource_is_out_of_touch_once_its_requests_have_failed_for_a_while() 
     assert freshness.caveat(fine, NOW) == ""
     lost = resource("endpointslices", age=100, failing=GRACE)
     assert freshness.out_of_touch([*fine, lost], NOW) == [lost]
+
+
+def test_silence_is_out_of_touch_whatever_the_reason() -> None:
+    """A resource that the server has said nothing about for two minutes is out of touch, with the agent's activity."""
+    assert Timeouts().connect + Timeouts().silence + GRACE < LONGEST_SILENCE
+    quiet = resource("services", LONGEST_SILENCE - 1)
+    listing = resource("services", LONGEST_SILENCE, what="listing", since=NOW - 100)
+    assert freshness.out_of_touch([quiet, listing, resource("nodes", None)], NOW) == [listing]
+    reason = "no changes of services have reached this node for 120 s: the agent has been listing for 100 s"
+    assert list(freshness.warnings([listing], NOW)) == [f"NFT509: {reason}"]
+
+
+def test_the_page_says_for_how_long_an_agent_may_be_blind() -> None:
+    """The table of docs/reliability.md has the times after which the verdict isn't "well", and two minutes at most."""
+    period = Config().sync_period
+    times = (2 * period, GRACE, LONGEST_SILENCE, node_watch.PERIOD, 2 * node_watch.PERIOD)
+    text = PAGE.read_text()
+    table = text[text.index('| while | "well" ends |') :].partition("\n\n")[0]
+    assert [float(each) for each in re.findall(r"\b(\d+) s\b", table)] == list(times)
+    assert max(times) == 120
+
+
+def test_a_wall_clock_that_jumps_makes_no_age_wrong() -> None:
+    """After a jump of the wall clock by an hour nothing is out of touch, and the rules are as of a moment ago."""
+    wall = 5_000.0
+    reports = SyncReporter(Health(30.0), Metrics(), clocks=Clocks(time.monotonic, lambda: wall))
+    reports.applied(1, BOTH, full=True)
+    activity = ResourceActivity("services")
+    activity.begin_request(is_watch=True)
+    activity.record_word()
+    reports.activities = lambda: (activity,)
+    for wall in (8_600.0, 1_400.0):
+        as_of = reports.as_of(Family.IPV4)
+        assert as_of is not None
+        assert 0 <= wall - as_of < 1_000
+        assert reports.caveat() == ""
 
 
 def test_the_warning_has_the_age_and_the_reason() -> None:
@@ -77,28 +124,28 @@ def test_rules_are_as_old_as_their_oldest_source() -> None:
     Rules from files are as of their last update.
     """
     reports = reporter(pipeline())
-    now = reports.status().now.wall
+    now = reports.status().now
     assert reports.as_of(Family.IPV4) is None, "never loaded"
     reports.queued(())
     reports.taken()
     reports.applied(1, BOTH, full=True)
     from_files = reports.as_of(Family.IPV4)
     assert from_files is not None
-    assert from_files >= now
-    activity = ResourceActivity("services", last_heard=now - 70)
+    assert from_files >= now.wall
+    activity = ResourceActivity("services", last_heard=now.steady - 70)
     reports.activities = lambda: (activity,)
-    assert reports.as_of(Family.IPV4) == now - 70
-    activity.last_heard = now + 1e6
+    assert reports.as_of(Family.IPV4) == pytest.approx(now.wall - 70)
+    activity.last_heard = now.steady + 1e6
     reports.queued(())
     waits = reports.as_of(Family.IPV4)
     assert waits is not None
-    assert waits < now + 1e5
+    assert waits < now.wall + 1e5
 
 
 def test_the_age_of_each_resource_is_a_metric() -> None:
     """A scrape has the age of each resource's last word, and nothing of a resource that the cluster lacks."""
     reports = reporter(pipeline())
-    now = reports.status().now.wall
+    now = reports.status().now.steady
     reports.activities = lambda: (
         ResourceActivity("services", last_heard=now - 70),
         ResourceActivity("servicecidrs", is_absent=True),
@@ -112,7 +159,7 @@ def test_the_age_of_each_resource_is_a_metric() -> None:
 def test_the_time_without_a_usable_listing_is_a_metric() -> None:
     """A scrape has the seconds for which the listings of a resource can't have been used, and 0 if they can be."""
     reports = reporter(pipeline())
-    now = reports.status().now.wall
+    now = reports.status().now.steady
     unusable = ResourceActivity("services", unusable_since=now - 70)
     reports.activities = lambda: (unusable, ResourceActivity("nodes"))
     reports.scrape()
@@ -130,7 +177,7 @@ def test_a_node_whose_listings_cannot_be_used_is_not_healthy() -> None:
     reports.activities = lambda: (activity,)
     activity.record_unusable_listing()
     assert reports.status().is_healthy
-    activity.unusable_since = reports.status().now.wall - reports.health.patience
+    activity.unusable_since = reports.status().now.steady - reports.health.patience
     activity.record_unusable_listing()
     assert reports.status().waiting == ("a listing of services that can be used",)
     assert not reports.status().is_healthy

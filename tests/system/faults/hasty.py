@@ -19,6 +19,8 @@ PROXIES_PERIOD = 0.3
 """Seconds between two checks for other proxies, for routes to pods, of forwarding, credentials, and of conntrack."""
 GRACE = 0.5
 """Seconds for which requests may fail before a resource counts as out of touch."""
+SILENCE = 4.0
+"""Seconds without a word of the API server after which a resource counts as out of touch."""
 PATIENCE = Timeouts(connect=2.0, answer=2.0, silence=1.5)
 TIMES = ReflectorTimes(healthy=0.3, first_attempt=0.05, longest_attempt=0.5, first_error=0.05, longest_error=0.5)
 
@@ -26,6 +28,7 @@ if __name__ == "__main__":
     vars(daemon)["ApiClient"] = functools.partial(ApiClient, times=TIMES, patience=PATIENCE)
     vars(rivals)["PERIOD"] = PROXIES_PERIOD
     vars(freshness)["GRACE"] = GRACE
+    vars(freshness)["LONGEST_SILENCE"] = SILENCE
     vars(node_watch)["PERIOD"] = PROXIES_PERIOD
     vars(credentials_watch)["PERIOD"] = PROXIES_PERIOD
     cli.main()
