@@ -16,12 +16,17 @@ import pytest
 from nftproxy_conformance.lab import RealNetwork, RealNode, obstacle
 from nftproxy_conformance.lab.echo import EchoServer
 
+from nftproxy.api.parse import parse_object
+from nftproxy.model.codes import Code
+from nftproxy.model.errors import Problem
+from nftproxy.model.objects import EndpointSlice, Service
+from nftproxy.sources.documents import yaml_documents
 from tests.support.processes import AgentProcess
 from tests.support.waiting import PATIENCE
 from tools.migration import switch as switching
 from tools.migration import traffic
 from tools.migration.__main__ import TOTALS, main, tables
-from tools.migration.switch import SHAPES, VIP, WEB, Account, Row, Shape, Step, switch
+from tools.migration.switch import SHAPES, VIP, WEB, Account, Row, Shape, Step, stored, switch
 from tools.migration.traffic import Front, Talk, Try, asking, await_tries
 
 IS_LONG = os.environ.get("NFTPROXY_TESTS") == "long"
@@ -47,6 +52,27 @@ def test_no_connection_is_lost(name: str) -> None:
     assert sum(row.new >= TRIES and row.asked >= TRIES for row in rows) == (6 if SHAPES[name].serves else 3)
 
 
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("name", SHAPES if IS_LONG else ["nftables"])
+def test_a_cluster_with_old_spellings_loses_nothing(name: str) -> None:
+    """The same holds if the cluster has stored addresses with leading zeros and IPv4-mapped ones."""
+    rows = list(switch(name, tries=TRIES, kept=KEPT, has_old_spellings=True).rows())
+    assert [(row.step, row.new_lost, row.ended) for row in rows if row.new_lost or row.ended] == []
+    assert sum(row.new >= TRIES and row.asked >= TRIES for row in rows) == (6 if SHAPES[name].serves else 3)
+
+
+def test_old_spellings_are_what_the_agent_reads(tmp_path: Path) -> None:
+    """The cluster with old spellings has the same fronts and pods, and each address of it is reported."""
+    problems: list[Problem] = []
+    text = (stored(tmp_path / "node") / "cluster.yaml").read_text()
+    found = [parse_object(each.value, "", problems) for each in yaml_documents(text)]
+    assert "010.096.00.010" in text
+    assert "::ffff:10.1.0.5" in text
+    assert [each.cluster_ips for each in found if isinstance(each, Service)] == [(VIP,)]
+    assert [each.endpoints.text for each in found if isinstance(each, EndpointSlice)] == ["10.1.0.4 10.1.0.5"]
+    assert {each.code for each in problems} == {Code.OLD_SPELLING}
+
+
 def test_the_rules_of_ipvs_mode_admit_the_ports_of_services() -> None:
     """They reject what is no port of a Service, on addresses that IPVS has on the node.  Here a server plays IPVS."""
     with RealNetwork() as network:
@@ -65,7 +91,9 @@ def test_the_rules_of_ipvs_mode_admit_the_ports_of_services() -> None:
 def test_a_gap_would_be_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without any rules new connections are lost and kept connections end, and the account says in which step."""
 
-    def hasty(node: RealNode, _shape: Shape, _agent: AgentProcess) -> Iterator[tuple[str, Callable[[], object]]]:
+    def hasty(
+        node: RealNode, _shape: Shape, _agent: AgentProcess, _cluster: Path
+    ) -> Iterator[tuple[str, Callable[[], object]]]:
         """Steps with a gap: remove the old rules before there are new rules."""
 
         def remove() -> None:

@@ -18,11 +18,14 @@ TOTALS = ("kube-proxy's mode", *COUNTS)
 @click.option("--shape", "shapes", multiple=True, type=click.Choice(list(SHAPES)), default=SHAPES, help="Repeatable.")
 @click.option("--tries", type=int, default=2000, show_default=True, help="Of each client after each step.")
 @click.option("--kept", type=int, default=25, show_default=True, help="Connections that each client keeps.")
-def main(shapes: tuple[str, ...], tries: int, kept: int) -> None:
+@click.option("--old-spellings", is_flag=True, help="The cluster's addresses are spelled as newer API servers deny.")
+def main(shapes: tuple[str, ...], tries: int, kept: int, *, old_spellings: bool) -> None:
     """Switch a node from kube-proxy's rules to nftproxy and back under traffic, and print each step and the totals."""
     if why := obstacle():
         raise click.ClickException(why)
-    rows = {shape: list(switch(shape, tries=tries, kept=kept).rows()) for shape in shapes}
+    rows = {
+        shape: list(switch(shape, tries=tries, kept=kept, has_old_spellings=old_spellings).rows()) for shape in shapes
+    }
     click.echo(tables(rows), nl=False)
 
 

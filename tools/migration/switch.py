@@ -12,7 +12,9 @@ from subprocess import PIPE, STDOUT
 from typing import NamedTuple
 
 from nftproxy_conformance.lab import RealNetwork, RealNode
+from nftproxy_conformance.subjects.spellings import respelt
 
+from nftproxy.sources.documents import to_yaml, yaml_documents
 from tests.support.processes import CHECKOUT, AgentProcess, start_module
 from tests.support.waiting import wait_until
 from tools.migration.traffic import LATE, Front, Try, asking, await_tries
@@ -97,13 +99,15 @@ class Row(NamedTuple):
         )
 
 
-def switch(name: str, *, tries: int, kept: int) -> Account:
+def switch(name: str, *, tries: int, kept: int, has_old_spellings: bool = False) -> Account:
     """Take a node from kube-proxy's rules of a shape to nftproxy and back.
 
     Args:
         name: of the shape, in `SHAPES`.
         tries: questions of each client after each step, at the least.
         kept: connections that each client keeps.
+        has_old_spellings: whether the cluster has stored its addresses as API servers before 1.36 took them.
+            kube-proxy's rules are the same for both spellings.
     """
     shape = SHAPES[name]
     with ExitStack() as stack:
@@ -114,11 +118,12 @@ def switch(name: str, *, tries: int, kept: int) -> Account:
             made.serve(8080)
             made.serve(5353, "udp")
         fronts = _fronts(network, node)
-        log = Path(stack.enter_context(tempfile.TemporaryDirectory()), "log")
-        agent = AgentProcess(node.node, log)
+        directory = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        cluster = stored(directory / "node") if has_old_spellings else EXAMPLE / "node"
+        agent = AgentProcess(node.node, directory / "log")
         stack.callback(agent.kill)
         _write(node, shape)
-        before = [] if shape.serves else [_timed("nftproxy starts", lambda: _start(agent))]
+        before = [] if shape.serves else [_timed("nftproxy starts", lambda: _start(agent, cluster))]
         with asking(fronts, kept) as clients:
 
             def step(what: str, action: Callable[[], object]) -> Step:
@@ -126,7 +131,7 @@ def switch(name: str, *, tries: int, kept: int) -> Account:
                 await_tries(clients, tries)
                 return done
 
-            steps = [*before, *(step(what, action) for what, action in _steps(node, shape, agent))]
+            steps = [*before, *(step(what, action) for what, action in _steps(node, shape, agent, cluster))]
         found = sorted(each for client in clients for each in client.tries)
         return Account(name, tuple(steps), tuple(found))
 
@@ -137,11 +142,13 @@ def _timed(what: str, action: Callable[[], object]) -> Step:
     return Step(what, began, time.monotonic())
 
 
-def _steps(node: RealNode, shape: Shape, agent: AgentProcess) -> Iterator[tuple[str, Callable[[], object]]]:
+def _steps(
+    node: RealNode, shape: Shape, agent: AgentProcess, cluster: Path
+) -> Iterator[tuple[str, Callable[[], object]]]:
     """The steps under traffic in their order.  Where kube-proxy's rules don't serve, all are between ours."""
     if shape.serves:
         yield "kube-proxy's rules", lambda: None
-        yield "nftproxy starts", lambda: _start(agent)
+        yield "nftproxy starts", lambda: _start(agent, cluster)
     yield "cleanup --kube-proxy", lambda: _nftproxy(node, "cleanup", "--kube-proxy", shape.mode)
     yield "kube-proxy's rules again", lambda: _write(node, shape)
     yield "nftproxy ends", agent.stop
@@ -160,9 +167,17 @@ def _fronts(network: RealNetwork, node: RealNode) -> list[Front]:
     ]
 
 
-def _start(agent: AgentProcess) -> None:
+def stored(directory: Path) -> Path:
+    """Write the cluster into a new directory, with the addresses' spellings that newer API servers deny."""
+    directory.mkdir()
+    documents = yaml_documents((EXAMPLE / "node" / "cluster.yaml").read_text())
+    (directory / "cluster.yaml").write_text(to_yaml([respelt(each.value) for each in documents]))
+    return directory
+
+
+def _start(agent: AgentProcess, cluster: Path) -> None:
     """Start the agent, and wait until its rules are loaded."""
-    agent.launch("--source", str(EXAMPLE / "node"), "--config", str(EXAMPLE / "config.yaml"))
+    agent.launch("--source", str(cluster), "--config", str(EXAMPLE / "config.yaml"))
     wait_until(lambda: agent.has_died or "loaded the rules" in agent.log(), agent.log, patience=STARTING, pause=0.005)
     assert not agent.has_died, agent.log()
 
