@@ -23,7 +23,8 @@ from nftproxy_conformance.subjects.manifests import Manifest
 from nftproxy_conformance.subjects.plane import ControlPlane
 from nftproxy_conformance.subjects.proxy import Presentation, Proxy, made_up, suited
 from nftproxy_conformance.trials.against import Against
-from nftproxy_conformance.trials.features import Feature, Finding
+from nftproxy_conformance.trials.features import Feature
+from nftproxy_conformance.trials.finding import Finding
 from nftproxy_conformance.trials.own import MOST_MORE, own_cluster
 from nftproxy_conformance.trials.trial import Trial
 

@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 from msgspec import structs
-from nftproxy_conformance.lab import obstacle
+from nftproxy_conformance.lab import Outcome, Probe, obstacle
+from nftproxy_conformance.lab.outcome import HEALTHY
 from nftproxy_conformance.specification.oracle import Oracle
 from nftproxy_conformance.specification.rules import Rule, rule_of
 from nftproxy_conformance.specification.world import World
@@ -20,7 +21,8 @@ from nftproxy_conformance.strategies.focused import PLAIN_CONFIG, PLAIN_NODE
 from nftproxy_conformance.strategies.probes import pings, probes
 from nftproxy_conformance.strategies.worlds import world_of
 from nftproxy_conformance.subjects.rendered import Rendered
-from nftproxy_conformance.trials import features
+from nftproxy_conformance.trials import features, restrictions
+from nftproxy_conformance.trials.finding import Finding
 from nftproxy_conformance.trials.trial import Difference, Trial, exactly
 
 from nftproxy.kernel.capabilities import probe as probe_capabilities
@@ -75,6 +77,21 @@ class EndsAll(Broken):
         """Forget all connections."""
         self.lab.forget()
         return 0.0
+
+
+class LetsGoOn(Broken):
+    """Lets flows go on that its rules no longer allow."""
+
+    def sweep(self) -> None:
+        """Do nothing."""
+
+
+class AnswersAlike(Broken):
+    """Answers health checks of both families alike."""
+
+    def health(self, probe: Probe) -> Outcome:  # noqa: ARG002 -- it ignores the address
+        """Say that all is well."""
+        return HEALTHY
 
 
 class NeverFollows(Broken):
@@ -141,7 +158,7 @@ def pinged(trial: Trial, world: World) -> Found:
     return [(world, each) for each in trial.differences(world, pings(world))]
 
 
-def feature(judge: Callable[[Trial, Any], features.Finding | None], *events: Event) -> Judge:
+def feature(judge: Callable[[Trial, Any], Finding | None], *events: Event) -> Judge:
     """The first fault that a feature of the judge finds, in a world, or after events in it."""
 
     def judged(trial: Trial, world: World) -> Found:
@@ -280,6 +297,21 @@ JUDGED: dict[Rule, tuple[World, Callable[[], Broken], Judge]] = {
         functools.partial(EndsAll, unchanged),
         feature(features.ended, Put(slice_of(endpoints=[HERE]))),
     ),
+    Rule.RESTRICTED: (
+        served(service(**EVERYWHERE), PODS),
+        functools.partial(LetsGoOn, unchanged),
+        feature(
+            restrictions.denied, Put(service(**EVERYWHERE, annotations={"denied-source-ranges": "198.51.100.0/24"}))
+        ),
+    ),
+    Rule.HEALTH: (
+        served(
+            service(**EVERYWHERE, external_policy=TrafficPolicy.LOCAL, health_check_node_port=32000),
+            slice_of(endpoints=[AWAY]),
+        ),
+        functools.partial(AnswersAlike, unchanged),
+        feature(restrictions.health_checked),
+    ),
     Rule.CHANGES: (
         served(),
         functools.partial(NeverFollows, unchanged),
@@ -290,8 +322,9 @@ JUDGED: dict[Rule, tuple[World, Callable[[], Broken], Judge]] = {
 
 
 @pytest.mark.parametrize("rule", JUDGED, ids=lambda rule: rule.name)
-def test_a_broken_proxy_breaks_a_rule_about_more_than_connections(rule: Rule) -> None:
+def test_a_broken_proxy_breaks_a_rule_about_more_than_connections(rule: Rule, monkeypatch: pytest.MonkeyPatch) -> None:
     """What its judge finds leads to the rule that the proxy breaks."""
+    monkeypatch.setattr(restrictions, "SECONDS", 0.0)
     world, broken, judge = JUDGED[rule]
     with Trial(broken()) as trial:
         assert named(judge(trial, world)) == {rule}

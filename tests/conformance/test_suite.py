@@ -27,7 +27,8 @@ from nftproxy_conformance.subjects.plane import marker
 from nftproxy_conformance.subjects.proxy import suited
 from nftproxy_conformance.subjects.rendered import Rendered
 from nftproxy_conformance.trials import features, suite
-from nftproxy_conformance.trials.features import FEATURES, NOTHING_REACHED, Finding
+from nftproxy_conformance.trials.features import FEATURES, NOTHING_REACHED
+from nftproxy_conformance.trials.finding import Finding
 from nftproxy_conformance.trials.suite import Result
 from nftproxy_conformance.trials.trial import Difference, Trial, but_for_sources
 
@@ -259,7 +260,7 @@ def test_our_templates_pass() -> None:
     assert re.fullmatch(r"loaded in .*: \d+ sets, .*", lines[0])
     assert lines[1].split() == ["feature", "result", "clusters", "connections"]
     for feature, line in zip(FEATURES, lines[2:-1], strict=True):
-        assert re.fullmatch(rf"{re.escape(feature.name)} +pass +1 +[1-9][\d,]+", line), line
+        assert re.fullmatch(rf"{re.escape(feature.name)} +pass +1 +[1-9][\d,]*", line), line
     assert re.fullmatch(rf"{len(FEATURES)} of {len(FEATURES)} features pass, [\d,]+ connections", lines[-1])
 
 

@@ -73,6 +73,7 @@ class Outcome:
         endpoint: the address and port that it was translated to, or None unless `kind` is ENDPOINT.
         masqueraded: whether the source address was changed.
         how: the way of a rejection by nft's name, such as "tcp-reset" or "icmp port-unreachable" (of either family).
+            Of an answer to a health check it is "HTTP 200" or another status.
             It is "errno ENETUNREACH" or the like if the node's kernel refused to send.  Else "".
         interface: the interface through which it left the node, "" if it didn't leave.
         source: source address and port after the node, or None if no packet was seen.
@@ -105,6 +106,7 @@ class Outcome:
 UNTOUCHED = Outcome(Kind.UNTOUCHED)
 ANSWERED = Outcome(Kind.ANSWERED)
 NODE = Outcome(Kind.NODE)
+HEALTHY, UNHEALTHY = (Outcome(Kind.ANSWERED, how=f"HTTP {status}") for status in (200, 503))
 DROPPED = Outcome(Kind.DROPPED)
 TCP_RESET = Outcome(Kind.REJECTED, how="tcp-reset")
 PORT_UNREACHABLE = Outcome(Kind.REJECTED, how="icmp port-unreachable")  # nft's plain `reject`

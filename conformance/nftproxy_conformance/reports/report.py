@@ -21,7 +21,8 @@ from nftproxy_conformance.specification.oracle import Oracle
 from nftproxy_conformance.subjects.manifests import configuration, manifests
 from nftproxy_conformance.subjects.rendered import Rendered
 from nftproxy_conformance.trials import suite
-from nftproxy_conformance.trials.features import FEATURES, Feature, Finding
+from nftproxy_conformance.trials.features import FEATURES, Feature
+from nftproxy_conformance.trials.finding import Finding
 from nftproxy_conformance.trials.suite import Result
 from nftproxy_conformance.trials.trial import Trial
 

@@ -28,8 +28,9 @@ def connection(probe: Probe) -> str:
 
 def describe(outcome: Outcome) -> str:
     """An outcome in words."""
+    status = f" with {outcome.how}" if outcome.kind is Kind.ANSWERED and outcome.how else ""
     hidden = ", its source hidden" if outcome.masqueraded else ""
-    return PHRASES[outcome.kind].format(outcome) + hidden
+    return PHRASES[outcome.kind].format(outcome) + status + hidden
 
 
 def any_of(outcomes: Iterable[Outcome]) -> str:

@@ -55,8 +55,10 @@ class Rule(Enum):
     GONE = "Failover", "connections to an endpoint end once its address is in no EndpointSlice, instead of hanging"
     SOURCE_RANGES = "Source ranges", "What isn't admitted is dropped"
     FORBIDDEN = "What clients may not do", "What is forbidden is dropped, as what source ranges exclude"
+    HEALTH = "Node ports", "The answer at an address is that of its family"
     NODE_PORTS = "Node ports", "Node ports are served on the addresses of each"
     ESTABLISHED = "When rules change", "Established TCP connections are never touched"
+    RESTRICTED = "When rules change", "So a new restriction holds for one-way UDP and repeated TCP handshakes too"
     CHANGES = "When rules change", "A first change is applied at once"
 
     @property
@@ -95,6 +97,8 @@ def rule_of(oracle: Oracle, probe: Probe, seen: Iterable[Outcome], what: str) ->
     front, expected = oracle.front_of(place), oracle.expected(probe)
     if what == NOT_REMEMBERED:
         return Rule.AFFINITY
+    if what in _BY_WHAT:
+        return _BY_WHAT[what]
     if what == WRONGLY_REFUSED:
         return Rule.REFUSED
     if what == WRONGLY_ENDED:
@@ -112,6 +116,11 @@ WRONGLY_REFUSED = "treats an endpoint's refusal otherwise"
 """The `what` of a `Difference` if a refusal reaches its client and should not, or the reverse."""
 WRONGLY_ENDED = "treats a connection whose endpoint left otherwise"
 """The `what` of a `Difference` if an established connection ends and should not, or the reverse."""
+WRONGLY_GOING_ON = "goes on after a restriction that excludes its client"
+"""The `what` of a `Difference` if a flow that nobody has answered goes on."""
+WRONGLY_HEALTHY = "has another answer to a health check"
+"""The `what` of a `Difference` of a health-check node port."""
+_BY_WHAT = {WRONGLY_GOING_ON: Rule.RESTRICTED, WRONGLY_HEALTHY: Rule.HEALTH}
 CHANGES_ONLY = "; on a new node it does not"
 """The end of `what` if a proxy that starts with the same cluster is right."""
 

@@ -29,7 +29,9 @@ from nftproxy.model.objects import (
     TrafficPolicy,
 )
 from nftproxy.model.settings import Config, ExternalAddresses, Ping
+from nftproxy_conformance.lab import DROPPED
 from nftproxy_conformance.lab.topology import NODE_NAME
+from nftproxy_conformance.specification.oracle import Oracle
 from nftproxy_conformance.specification.world import World
 from nftproxy_conformance.strategies.notation import addresses, networks
 from nftproxy_conformance.strategies.objects import (
@@ -52,7 +54,8 @@ from nftproxy_conformance.strategies.objects import (
     some,
     without_node_port,
 )
-from nftproxy_conformance.strategies.worlds import crowd_of, lab_nodes, world_of
+from nftproxy_conformance.strategies.probes import probes
+from nftproxy_conformance.strategies.worlds import crowd_of, lab_nodes, world_after, world_of
 
 PLAIN_CONFIG = Config(cluster_cidrs=networks(["10.1.0.0/16", "fd00:1::/48"]))
 PLAIN_NODE = Node(NODE_NAME, "a", NODE_IPS, (), networks(["10.1.0.0/24", "fd00:1::/64"]))
@@ -170,6 +173,32 @@ screened_worlds = focused(
             DENIED_RANGES: some(SOURCES, most=1),
         }
     ),
+    **_everywhere,
+)
+
+
+def _before(after: World) -> tuple[World, list[Event]]:
+    """The world without restrictions of clients, and the change that restricts them."""
+    opened = tuple(structs.replace(each, source_ranges=(), options=PLAIN) for each in after.services)
+    return after._replace(services=opened), [Put(each) for each in after.services]
+
+
+def _excludes(case: tuple[World, list[Event]]) -> bool:
+    """True if a client that reaches an endpoint before the change is excluded after it."""
+    before, happened = case
+    earlier, later = Oracle(before), Oracle(world_after(before, happened))
+    return any(
+        later.expected(each) == {DROPPED} and all(outcome.endpoint for outcome in earlier.expected(each))
+        for each in probes(before)
+    )
+
+
+restrictions = (guarded_worlds | screened_worlds).map(_before).filter(_excludes)
+"""Worlds, each with a change that restricts the clients of its Service."""
+checked_worlds = focused(
+    _any_state,
+    external_policy=_local,
+    health_check_node_port=st.just(32000),
     **_everywhere,
 )
 _closing = st.builds(

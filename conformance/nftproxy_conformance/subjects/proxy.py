@@ -8,6 +8,7 @@ proxies read once, and if it would remember clients from another cluster.
 from __future__ import annotations
 
 import contextlib
+import http.client
 import os
 import shlex
 import signal
@@ -26,7 +27,7 @@ from nftproxy.model.events import Event
 from nftproxy.model.objects import Node
 from nftproxy.model.settings import Config, DetectLocalMode, NodePortAddresses
 from nftproxy.sources.documents import to_yaml
-from nftproxy_conformance.lab import Address, Lab, Probe
+from nftproxy_conformance.lab import DROPPED, TCP_RESET, Address, Kind, Lab, Outcome, Probe
 from nftproxy_conformance.lab.topology import SITE, Site
 from nftproxy_conformance.specification.deviations import OWN_SETTINGS
 from nftproxy_conformance.specification.world import World
@@ -39,6 +40,8 @@ PATIENCE = 60.0
 """Seconds in which a proxy must apply changes, by default.  kube-proxy's default is to gather changes for 1 s."""
 ENDING = 10.0
 """Seconds in which a proxy must end connections to endpoints that are gone.  nftproxy takes two."""
+ANSWERING = 5.0
+"""Seconds in which a proxy must answer a health check."""
 PAUSE = 0.01
 """Seconds between two checks."""
 GRACE = 10.0
@@ -185,6 +188,10 @@ class Proxy:
         """Return the seconds in which the proxy must end connections to endpoints that are gone."""
         return max(0.0, self._started + START_PAUSE - time.monotonic()) + ENDING
 
+    def health(self, probe: Probe) -> Outcome:
+        """Ask the proxy on its node."""
+        return self.lab.node.call(asked, probe)
+
     def _unserved(self, wanted: Mapping[Probe, Address]) -> list[str]:
         """The marker's addresses whose connections don't reach its endpoints yet."""
         outcomes = self.lab.connect_many(wanted)
@@ -256,6 +263,20 @@ class Proxy:
         lines = self._output.read_text(errors="replace").splitlines()[-TAIL:]
         self._begun_with = None  # the next world begins on a new node
         return ProxyFailed("\n".join([f"{what}; the last that it printed:", *(f"  {line}" for line in lines)]))
+
+
+def asked(probe: Probe) -> Outcome:
+    """The answer to a health check from this network namespace, a reset if nobody listens."""
+    connection = http.client.HTTPConnection(probe.address, probe.port, timeout=ANSWERING)
+    try:
+        connection.request("GET", "/healthz")
+        return Outcome(Kind.ANSWERED, how=f"HTTP {connection.getresponse().status}")
+    except ConnectionError:
+        return TCP_RESET
+    except (OSError, http.client.HTTPException):
+        return DROPPED
+    finally:
+        connection.close()
 
 
 def suited(world: World, kept: Collection[str] = ()) -> World:

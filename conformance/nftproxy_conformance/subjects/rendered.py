@@ -12,15 +12,17 @@ from nftproxy.extensions.failover.silent_places import SilentPlaces
 from nftproxy.installed import INSTALLED, OPTIONS
 from nftproxy.kernel.conntrack.sweeps import Sweeper
 from nftproxy.kernel.libnftables import Kernel
-from nftproxy.model.addresses import Family
+from nftproxy.model.addresses import ANY, Address, Family, family_of
 from nftproxy.model.events import Event, HostAddresses, Listed, Put
 from nftproxy.model.objects import EndpointSlice, Node, Place, Service, ServiceCIDR
 from nftproxy.model.settings import Capabilities
 from nftproxy.pipeline import Pipeline
 from nftproxy.policy.extension import Settings
+from nftproxy.policy.health_checks import health_check_addresses
 from nftproxy.rules.renderer import Renderer
 from nftproxy.rules.transaction import Transaction, delete_transaction, join
-from nftproxy_conformance.lab import Lab, Namespace
+from nftproxy_conformance.lab import TCP_RESET, Lab, Namespace, Outcome, Probe
+from nftproxy_conformance.lab.outcome import HEALTHY, UNHEALTHY
 from nftproxy_conformance.specification.world import World
 from nftproxy_conformance.strategies.probes import MORE_IPS
 from nftproxy_conformance.subjects.manifests import objects
@@ -64,6 +66,7 @@ class Rendered:
         self._pipeline.ingest(events(world))
         nothing = join(map(delete_transaction, Family))
         self._apply(join([nothing, self._pipeline.full_transaction({})]))
+        self._pipeline.flows.pop_due()  # the node has no flow that matters
         return True
 
     def follow(self, after: World, happened: Sequence[Event]) -> None:  # noqa: ARG002 -- events say it all
@@ -75,6 +78,15 @@ class Rendered:
         """
         assert self._pipeline, "nothing was loaded"
         self._apply(self._pipeline.ingest(happened))
+        self.sweep()
+
+    def sweep(self) -> None:
+        """Delete the flows that the rules no longer allow, as the agent does."""
+        assert self._pipeline, "nothing was loaded"
+        if due := self._pipeline.flows.pop_due():
+            sweeper = Sweeper(lambda _: None)
+            self.lab.node.call(sweeper.sweep, due)
+            sweeper.close()
 
     def settle(self) -> bool:
         """Return False, as loaded rules are in force at once."""
@@ -92,6 +104,16 @@ class Rendered:
         assert self._pipeline, "nothing was loaded"
         self._now = end_gone(self._pipeline, self.lab.node, self._now)
         return 5.0
+
+    def health(self, probe: Probe) -> Outcome:
+        """The answer that an agent would give."""
+        assert self._pipeline, "nothing was loaded"
+        state, config = self._pipeline.state, self._pipeline.settings.config
+        address, family = Address(probe.address), family_of(Address(probe.address))
+        check = self._pipeline.health_checks.by_port.get(probe.port)
+        if check is None or {address, ANY[family]}.isdisjoint(health_check_addresses(state, config)):
+            return TCP_RESET
+        return HEALTHY if check.local_endpoints.get(family) else UNHEALTHY
 
     def renew(self) -> bool:
         """Return False, as each load makes the node new."""

@@ -25,6 +25,8 @@ from nftproxy_conformance.specification.world import View, World
 from nftproxy_conformance.strategies import focused
 from nftproxy_conformance.strategies.probes import pings, probes
 from nftproxy_conformance.strategies.worlds import blind_worlds, changes, crowded_worlds, strangers, world_after
+from nftproxy_conformance.trials.finding import Finding, differs
+from nftproxy_conformance.trials.restrictions import denied, health_checked
 from nftproxy_conformance.trials.trial import TIMES, Difference, Trial, but_for_sources, exactly
 
 ENOUGH = 1000
@@ -39,13 +41,6 @@ NOTHING_REACHED = "no endpoint was reached"
 """The fault if there is no connection to judge."""
 
 Matters = Callable[[World, Probe], bool]
-
-
-class Finding(NamedTuple):
-    """A wrong connection, and its worlds: a world, or the worlds before and after a change."""
-
-    worlds: tuple[World, ...]
-    difference: Difference
 
 
 class Feature(NamedTuple):
@@ -137,9 +132,9 @@ def refused(trial: Trial, world: World) -> Finding | None:
         assert outcome.endpoint
         passes = oracle.passes_refusal(outcome.probe, outcome.endpoint)
         if passes and not heard:
-            return Finding((world,), _differs(outcome, refusal, DROPPED, WRONGLY_REFUSED))
+            return Finding((world,), differs(outcome, refusal, DROPPED, WRONGLY_REFUSED))
         if heard and not passes and not trial.explains(ANNOTATIONS):
-            return Finding((world,), _differs(outcome, DROPPED, refusal, WRONGLY_REFUSED))
+            return Finding((world,), differs(outcome, DROPPED, refusal, WRONGLY_REFUSED))
     return None if reached else _unreached(oracle, wanted)
 
 
@@ -187,7 +182,7 @@ def ended(trial: Trial, case: tuple[World, Sequence[Event]]) -> Finding | None:
     for outcome, then in zip(established, due, strict=True):
         now = next(seen) if then == outcome else ended_in_time.get(outcome.token, outcome)
         if now != then and not (now == outcome and trial.explains(ANNOTATIONS)):
-            return Finding((before, after), _differs(outcome, then, now, WRONGLY_ENDED))
+            return Finding((before, after), differs(outcome, then, now, WRONGLY_ENDED))
     if not ending:
         return Finding((before, after), Difference(wanted[0], frozenset(due), frozenset(), NOTHING_REACHED))
     return None
@@ -204,12 +199,6 @@ def _await_ends(lab: Lab, ending: Sequence[Outcome], seconds: float) -> dict[int
             break
         time.sleep(PAUSE)
     return ended_ones
-
-
-def _differs(outcome: Outcome, expected: Outcome, seen: Outcome, what: str) -> Difference:
-    """The difference of a later packet of a connection."""
-    assert outcome.probe
-    return Difference(outcome.probe, frozenset({expected}), frozenset({seen}), what)
 
 
 def evenly(trial: Trial, world: World) -> Finding | None:
@@ -298,6 +287,8 @@ FEATURES = (
     Feature("failover from silent endpoints", focused.silenced_worlds, silenced),
     Feature("failover after refusals", focused.refusing_worlds, refused),
     Feature("connections to gone endpoints", focused.departures(), ended),
+    Feature("denials under traffic", focused.restrictions, denied),
+    Feature("health checks by family", focused.checked_worlds, health_checked),
     Feature("uniform choice", crowded_worlds, evenly),
     Feature("changes", changes, _changes),
     Feature(

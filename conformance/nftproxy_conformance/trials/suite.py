@@ -26,7 +26,8 @@ from nftproxy_conformance.lab.established import WentAstray
 from nftproxy_conformance.strategies.focused import PLAIN_CONFIG, sample
 from nftproxy_conformance.subjects.proxy import ProxyFailed
 from nftproxy_conformance.subjects.rendered import events
-from nftproxy_conformance.trials.features import FEATURES, Feature, Finding
+from nftproxy_conformance.trials.features import FEATURES, Feature
+from nftproxy_conformance.trials.finding import Finding
 from nftproxy_conformance.trials.trial import Trial
 
 SHRINKING = 20.0

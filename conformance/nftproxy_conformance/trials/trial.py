@@ -84,6 +84,9 @@ class Subject(Protocol):
     def end_gone(self) -> float:
         """End connections to endpoints that are gone, where it is asked for, within the returned seconds."""
 
+    def health(self, probe: Probe) -> Outcome:
+        """Ask for the answer of a health-check node port."""
+
     def renew(self) -> bool:
         """Load the present world again on a new node.  False if each load does that."""
 
@@ -158,6 +161,11 @@ class Trial:
         """Try connections, one after the other."""
         self.connections += len(probes)
         return self.subject.lab.connect_many(probes)
+
+    def health(self, probe: Probe) -> Outcome:
+        """Ask for the answer of a health-check node port."""
+        self.connections += 1
+        return self.subject.health(probe)
 
     def retransmit(self, probes: Sequence[Probe], silent: Container[tuple[str, int]]) -> None:
         """Try connections, and send the first packets of those to silent endpoints once more."""
