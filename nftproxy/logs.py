@@ -12,6 +12,9 @@ tests/test_codes.py checks.  Libraries have no codes, so their warnings have `Co
 A JSON line has the fields of Kubernetes' own components (`ts` in seconds since the epoch, `msg`, `err`), and `level`:
 {"ts":1580306777.04,"level":"info","msg":"set /proc/sys/net/... to 1","path":"/proc/sys/net/...","value":1}
 
+A line whose number tenants or clients decide names its namespace (`of`), and `LineFilter` leaves out such lines beyond
+a budget.  tests/test_log_budget.py lists the warnings that need none.
+
 The log never waits for its reader.  A runtime that no longer reads standard error would else stop the agent in a write.
 """
 
@@ -21,13 +24,15 @@ import logging
 import os
 import select
 import sys
+import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import msgspec
 
 from nftproxy.model.codes import Code
 from nftproxy.model.errors import Problem
+from nftproxy.model.fairness import LineBudget
 from nftproxy.model.settings import LogFormat, Logging
 
 log = logging.getLogger("nftproxy")
@@ -41,15 +46,31 @@ client-go logs requests from 6 on, and their content from 8 on."""
 
 
 def warn(
-    code: Code, text: str, /, *, level: int = logging.WARNING, exc_info: BaseException | None = None, **fields: object
+    code: Code,
+    text: str,
+    /,
+    *,
+    of: str | None = None,
+    level: int = logging.WARNING,
+    exc_info: BaseException | None = None,
+    **fields: object,
 ) -> None:
-    """Log a warning, or an error if `level` says so, with its code.  `text` names the fields: "%(path)s is gone"."""
-    log.log(level, text, *filter(None, [fields]), exc_info=exc_info, extra={"code": code}, stacklevel=2)
+    """Log a warning, or an error if `level` says so, with its code.  `text` names the fields: "%(path)s is gone".
+
+    `of` is the namespace whose tenant decides how many such lines there are.  It is "" if clients do, or if the line is
+    about several namespaces, and None if the number is bounded anyway.
+    """
+    log.log(level, text, *filter(None, [fields]), exc_info=exc_info, extra={"code": code, "of": of}, stacklevel=2)
 
 
-def warn_of(problem: Problem) -> None:
-    """Log a fault of the input, with its own code."""
-    log.warning("%s", problem, extra={"code": problem.code}, stacklevel=2)
+def inform(text: str, /, *, of: str, **fields: object) -> None:
+    """Log a line without a code whose number the tenant of a namespace decides, as `warn` does."""
+    log.info(text, fields, extra={"of": of}, stacklevel=2)
+
+
+def warn_of(problem: Problem, *, of: str | None = None) -> None:
+    """Log a fault of the input, with its own code.  `of` is as in `warn`."""
+    log.warning("%s", problem, extra={"code": problem.code, "of": of}, stacklevel=2)
 
 
 class CodeFilter(logging.Filter):
@@ -73,6 +94,29 @@ class CodeFilter(logging.Filter):
 
 
 code_filter = CodeFilter()
+"""The filter of this process's only log."""
+
+
+class LineFilter(logging.Filter):
+    """Leaves out lines with a namespace beyond the budget.  `CodeFilter` counts them before."""
+
+    def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
+        super().__init__()
+        self._budget = LineBudget()
+        self._now = now
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Return whether to write a record."""
+        of = getattr(record, "of", None)
+        return of is None or self._budget.admit(of, self._now())
+
+    def report_left_out(self) -> None:
+        """Log how many lines were left out, if any, unless that was logged a short while ago."""
+        if note := self._budget.note("lines", self._now()):
+            warn(Code.MORE_PROBLEMS, "%(note)s", note=note)
+
+
+line_filter = LineFilter()
 """The filter of this process's only log."""
 
 
@@ -178,6 +222,7 @@ def set_up(wanted: Logging) -> None:
     """Write the log to standard error as the configuration says, from now on."""
     handler = UnblockedHandler(sys.stderr.fileno())
     handler.addFilter(code_filter)
+    handler.addFilter(line_filter)
     handler.setFormatter(JsonFormatter() if wanted.format is LogFormat.JSON else logging.Formatter(TEXT))
     logging.basicConfig(handlers=[handler], level=_level_of_libraries(wanted.verbosity), force=True)
     own = logging.DEBUG if wanted.verbosity >= DEBUG_FROM else logging.INFO

@@ -49,10 +49,11 @@ from nftproxy.kernel.conntrack.sweeps import SweepQueue
 from nftproxy.kernel.drift import TableWatch
 from nftproxy.kernel.libnftables import Kernel
 from nftproxy.kernel.nfnetlink.commit_listener import CommitListener
-from nftproxy.logs import warn
+from nftproxy.logs import line_filter, warn
 from nftproxy.model.codes import Code
 from nftproxy.model.errors import Unavailable
 from nftproxy.model.events import Event
+from nftproxy.model.fairness import NOTE_EVERY
 from nftproxy.model.settings import PROXY_NAME, Config
 from nftproxy.pipeline import Pipeline
 from nftproxy.sources import plugins
@@ -206,6 +207,7 @@ class Daemon:
         """Yield the background tasks, as far as the configuration enables them."""
         config = self._pipeline.settings.config
         yield partial(self._events.run, post)
+        yield report_left_out
         if config.is_canary:
             text = "serving just the Services with the label %(label)s, beside another proxy that serves the rest"
             log.info(text, {"label": f"{PROXY_NAME}={config.service_proxy_name}"})
@@ -222,6 +224,13 @@ class Daemon:
     async def reconfigured(self, file: ConfigFile, check: Callable[[Config], None] = lambda _: None) -> None:
         """Return when the file has another good configuration.  `check` raises BadInput for a bad configuration."""
         await until_changed(file, self._pipeline.settings.config, check, self.faults.report_configuration)
+
+
+async def report_left_out() -> None:
+    """Log the number of lines that the budget left out, again and again, until cancelled."""
+    while True:
+        await asyncio.sleep(NOTE_EVERY)
+        line_filter.report_left_out()
 
 
 async def run_agent(

@@ -333,12 +333,12 @@ class SyncLoop:
         self._reporter.failed(families, str(error), full=False)
         if isinstance(error, Unavailable):
             text = "a change could not be applied, loading everything instead: %(error)s"
-            warn(Code.CHANGE_FAILED, text, error=error)
+            warn(Code.CHANGE_FAILED, text, of="", error=error)
             return
         culprit = await self._loader.quarantine_named(families, error)
         rest = f"everything but Service {culprit}" if culprit else "everything instead"
         text = "the kernel refuses a change, loading %(rest)s: %(error)s"
-        warn(Code.CHANGE_REFUSED, text, rest=rest, error=error)
+        warn(Code.CHANGE_REFUSED, text, of=culprit.namespace if culprit else "", rest=rest, error=error)
 
     async def _settle(self) -> None:
         """Call `when_settled` with the families whose rules the kernel still holds."""

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from nftproxy.model.codes import NOTES, Code
 from nftproxy.model.errors import Problem
-from nftproxy.model.fairness import SharedRate
+from nftproxy.model.fairness import LineBudget
 from nftproxy.model.objects import ObjectKey
 
 MOST_OF_ONE = 10
@@ -26,20 +26,8 @@ WHILE = 60.0
 MOST_WINDOWS = 4096
 """Objects whose reported faults are counted at a time.  A further object waits until another's time is over."""
 
-OF_A_NAMESPACE, OF_ALL = (100, 1.0), (400, 0.25)
-"""Faults of a namespace, and of all, that are reported at once, and the seconds until the next.
-
-The log of a node keeps 10 MiB by default (the kubelet's containerLogMaxSize), some 50,000 lines: three hours of these.
-"""
-
-MOST_NAMESPACES = 1024
-"""Namespaces whose faults are counted at a time."""
-
 MOST_AT_ONCE = 20
 """Faults that are reported at once.  Further faults are only counted."""
-
-NOTE_EVERY = 10.0
-"""Least seconds between two reports of how many faults were left out."""
 
 Key = ObjectKey | str | None
 
@@ -64,9 +52,7 @@ class ProblemTracker:
         self._fresh: list[tuple[Key, Problem]] = []
         self._windows: dict[Key, _Window] = {}
         """The oldest is first."""
-        self._suppressed = 0
-        self._rate = SharedRate[str](OF_A_NAMESPACE, OF_ALL, MOST_NAMESPACES)
-        self._next_note = 0.0
+        self._budget = LineBudget()
 
     def begin_listing(self) -> None:
         """Begin a listing: objects that are not recorded until it ends are gone."""
@@ -96,7 +82,7 @@ class ProblemTracker:
         if len(self._fresh) < MOST_AT_ONCE:
             self._fresh.append((key, problem))
         else:
-            self._suppressed += 1
+            self._budget.leave_out()
 
     def pop_new(self, now: float) -> list[Problem]:
         """Return the new problems, each once, and the number of problems that were left out.
@@ -106,26 +92,16 @@ class ProblemTracker:
         """
         fresh, self._fresh = self._fresh, []
         within = [*self._ended_windows(now), *((key, each) for key, each in fresh if self._counts(key, each, now))]
-        reported = [each for key, each in within if self._rate.admit(_namespace(key), now)]
-        if now >= self._next_note:
-            reported += self._note(now)
+        reported = [each for key, each in within if self._budget.admit(_namespace(key), now)]
+        if note := self._budget.note("problems", now):
+            reported.append(Problem("", "", "", note, Code.MORE_PROBLEMS))
         return reported
-
-    def _note(self, now: float) -> list[Problem]:
-        """Return a problem that says how many were left out, with the namespace that has the most.  None is []."""
-        refused = self._rate.pop_refused()
-        count = self._suppressed + sum(each for _, each in refused)
-        if not count:
-            return []
-        self._suppressed, self._next_note = 0, now + NOTE_EVERY
-        most = f", {refused[0][1]} of them in namespace {refused[0][0]}" if refused and refused[0][0] else ""
-        return [Problem("", "", "", f"and {count} more problems like these{most}", Code.MORE_PROBLEMS)]
 
     def _counts(self, key: Key, problem: Problem, now: float) -> bool:
         """Count a problem of an object, and return whether it is within the object's limit."""
         window = self._windows.get(key, _Window(now, 0, 0, problem.object))
         if key not in self._windows and len(self._windows) >= MOST_WINDOWS:
-            self._suppressed += 1
+            self._budget.leave_out()
             return False
         is_within = window.reported < MOST_OF_ONE
         self._windows[key] = window._replace(

@@ -9,6 +9,7 @@ Tenants choose how much they ask for, so each bound is divided between namespace
 * **Time** that a namespace has used counts as a debt, which time pays off (`Debts`).  The namespace with the least debt
   comes first, and a namespace that uses less than an equal share soon owes nothing.
 * **A rate** is a token bucket (`TokenBucket`), and `SharedRate` has a bucket for each namespace and another for all.
+  `LineBudget` is such a rate of lines of the log.
 
 The invariants, which tests/model/test_fairness.py checks: a namespace that asks for less than an equal share loses
 nothing, the sum never exceeds the bound, and the work is in proportion to the namespaces that ask for more.  Memory is
@@ -21,6 +22,18 @@ from collections import Counter
 from collections.abc import Hashable, Iterable
 from heapq import heapify, heappop, heappush
 from typing import Generic, TypeVar
+
+LINES_OF_A_NAMESPACE, LINES_OF_ALL = (100, 1.0), (400, 0.25)
+"""Lines of the log for a namespace, and for all, that are written at once, and the seconds until the next.
+
+The log of a node keeps 10 MiB by default (the kubelet's containerLogMaxSize), some 50,000 lines: three hours of these.
+"""
+
+MOST_NAMESPACES = 1024
+"""Namespaces whose lines are counted at a time."""
+
+NOTE_EVERY = 10.0
+"""Least seconds between two lines that count the lines left out."""
 
 Name = TypeVar("Name", bound="str | tuple[str, ...]")
 Item = TypeVar("Item", bound=Hashable)
@@ -208,3 +221,36 @@ class SharedRate(Generic[Name]):
             return None
         self._buckets[name] = TokenBucket(*self._own)
         return self._buckets[name]
+
+
+class LineBudget:
+    """The lines of a log whose number tenants decide: at a rate of each namespace, and a rate of all."""
+
+    def __init__(self) -> None:
+        self._rate = SharedRate[str](LINES_OF_A_NAMESPACE, LINES_OF_ALL, MOST_NAMESPACES)
+        self._left_out = 0
+        self._next_note = 0.0
+
+    def admit(self, namespace: str, now: float) -> bool:
+        """Return whether a line may be written.  The namespace is "" if the line is about no namespace, or several."""
+        is_admitted = self._rate.admit(namespace, now)
+        self._left_out += not is_admitted
+        return is_admitted
+
+    def leave_out(self) -> None:
+        """Count a line that is left out for another reason."""
+        self._left_out += 1
+
+    def note(self, things: str, now: float) -> str:
+        """Return how many lines were left out, with the namespace that has the most, or "" if none or too early.
+
+        `things` is what the lines are about, such as "problems".
+        """
+        if now < self._next_note:
+            return ""
+        if not self._left_out:
+            return ""
+        count, refused = self._left_out, self._rate.pop_refused()
+        self._left_out, self._next_note = 0, now + NOTE_EVERY
+        most = f", {refused[0][1]} of them in namespace {refused[0][0]}" if refused and refused[0][0] else ""
+        return f"and {count} more {things} like these{most}"

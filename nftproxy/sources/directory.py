@@ -142,7 +142,7 @@ class Directory:
         if _signature(path) != signature:
             return  # it is being written or replaced: events will follow
         for problem in contents.problems:
-            warn_of(problem)
+            warn_of(problem, of="")
         if contents.is_broken and path in self._files:
             contents = self._files[path][1]
         self._files[path] = signature, contents
@@ -152,7 +152,7 @@ class Directory:
         manifests = merge(self._files[path][1] for path in sorted(self._files))
         doubles = set(manifests.problems).difference(*(contents.problems for _, contents in self._files.values()))
         for problem in sorted(doubles - self._doubles):
-            warn_of(problem)
+            warn_of(problem, of="")
         self._doubles = doubles
         return manifests.listing()
 

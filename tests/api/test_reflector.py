@@ -20,9 +20,6 @@ from nftproxy.api.problem_tracker import (
     MOST_AT_ONCE,
     MOST_OF_ONE,
     MOST_WINDOWS,
-    NOTE_EVERY,
-    OF_A_NAMESPACE,
-    OF_ALL,
     WHILE,
     ProblemTracker,
 )
@@ -42,6 +39,7 @@ from nftproxy.model.addresses import Address
 from nftproxy.model.codes import Code
 from nftproxy.model.errors import Problem
 from nftproxy.model.events import Event, Listed, Put, Removed
+from nftproxy.model.fairness import LINES_OF_A_NAMESPACE, LINES_OF_ALL, NOTE_EVERY
 from nftproxy.model.objects import EndpointSlice, Ignored, Node, ObjectKey, Service, ServiceCIDR
 from tests.support import objects
 from tests.support.lists import receive_list
@@ -1085,7 +1083,7 @@ def test_suppressed_faults_are_counted_for_any_number_of_objects() -> None:
         tracker.pop_new(0.0)
     assert len(tracker._windows) == MOST_WINDOWS
     (note,) = (each for each in tracker.pop_new(NOTE_EVERY) if each.code is Code.MORE_PROBLEMS)
-    burst = OF_A_NAMESPACE[0]
+    burst = LINES_OF_A_NAMESPACE[0]
     left_out = MOST_WINDOWS + 100 - burst - 1  # the first was said at once
     assert (
         note.message == f"and {left_out} more problems like these, {MOST_WINDOWS - burst - 1} of them in namespace shop"
@@ -1102,7 +1100,7 @@ def test_new_names_do_not_fill_the_log() -> None:
         tracker.record(key, ())
     notes = [each for each in said if each.code is Code.MORE_PROBLEMS]
     assert len(notes) <= seconds / NOTE_EVERY + 1
-    assert len(said) - len(notes) <= OF_A_NAMESPACE[0] + seconds / OF_A_NAMESPACE[1]
+    assert len(said) - len(notes) <= LINES_OF_A_NAMESPACE[0] + seconds / LINES_OF_A_NAMESPACE[1]
     tracker.record(WEB, [problem("mine")])
     assert "Service shop/web: mine" in map(str, tracker.pop_new(float(seconds)))
 
@@ -1114,7 +1112,7 @@ def test_all_namespaces_together_have_a_bound() -> None:
     for number in range(4000):
         tracker.record(ObjectKey(f"ns-{number}", "web"), [problem("x")])
         said += len(tracker.pop_new(0.0))
-    assert said == OF_ALL[0] + 1
+    assert said == LINES_OF_ALL[0] + 1
 
 
 def test_deletion_ends_complaints() -> None:

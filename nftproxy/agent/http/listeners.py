@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import logging
 import os
 import socket
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
@@ -35,7 +34,7 @@ from nftproxy.agent.reporting.sync_reporter import SyncReporter
 from nftproxy.agent.tcp import socket_family
 from nftproxy.config.configz import configz
 from nftproxy.kernel.process_resources import allowed_files
-from nftproxy.logs import warn
+from nftproxy.logs import inform, warn
 from nftproxy.model.addresses import ANY, Address, family_of
 from nftproxy.model.backoff import Backoff
 from nftproxy.model.codes import Code
@@ -43,8 +42,6 @@ from nftproxy.model.errors import NftproxyError
 from nftproxy.model.objects import ObjectKey, Place
 from nftproxy.model.settings import Config
 from nftproxy.policy.health_checks import JSON, Answer, HealthCheck, health_check
-
-log = logging.getLogger(__name__)
 
 BACKOFF = Backoff(0.2, 5.0)
 """The pauses before retries of a port that can't be bound.  The longest is kube-proxy's pause (serveHealthz)."""
@@ -114,6 +111,11 @@ class _Listener:
         self._server: HttpServer | None = None
         self._retry: asyncio.Task[None] | None = None
 
+    @property
+    def namespace(self) -> str:
+        """The namespace of the Service, "" for the agent's own ports."""
+        return self.service.namespace if self.service else ""
+
     async def open(self) -> None:
         """Open the listener, or note the failure and start to retry."""
         await self._try()
@@ -135,7 +137,7 @@ class _Listener:
             await asyncio.sleep(BACKOFF.pause(failures))
             failures += 1
             await self._try()
-        log.info("now listening on %(place)s", {"place": self._place})
+        inform("now listening on %(place)s", of=self.namespace, place=self._place)
         self._changed()
 
     async def _try(self) -> None:
@@ -266,7 +268,8 @@ class Listeners:
         await listener.open()
         self._show_failures()
         if listener.failure:
-            warn(listener.failure.code, "%(failure)s; retrying until it works", failure=listener.failure)
+            text = "%(failure)s; retrying until it works"
+            warn(listener.failure.code, text, of=listener.namespace, failure=listener.failure)
             self._report(listener.failure)
 
     async def _close(self) -> None:

@@ -7,15 +7,12 @@ balancers would wait, and nothing would say why.
 from __future__ import annotations
 
 import errno
-import logging
 import os
 from collections.abc import Callable, Sequence
 
 from nftproxy.kernel.process_resources import allowed_files
-from nftproxy.logs import warn
+from nftproxy.logs import inform, warn
 from nftproxy.model.codes import Code
-
-log = logging.getLogger(__name__)
 
 SPARE = 4
 """Descriptors that are kept: as many answers at a time."""
@@ -58,7 +55,7 @@ class Reserve:
         if self.is_short:
             self.is_short = False
             self._show(())
-            log.info("there are file descriptors again")
+            inform("there are file descriptors again", of="")
 
     def _note_shortage(self, error: OSError) -> None:
         self.is_short = True
@@ -66,7 +63,7 @@ class Reserve:
             f"no file descriptor is left ({error.strerror}; this process may have {allowed_files()}): "
             f"the agent answers with {self._size} that it keeps, and can't open connections to the API"
         )
-        warn(Code.NO_DESCRIPTORS, "%(text)s", text=text)
+        warn(Code.NO_DESCRIPTORS, "%(text)s", of="", text=text)
         self._show([text])
 
     def close(self) -> None:

@@ -164,7 +164,13 @@ class HttpServer:
         except OSError:
             pass  # the client has gone, or took too long (TimeoutError)
         except Exception as error:  # noqa: BLE001  # the log has its traceback
-            warn(Code.DEFECT, "unexpected error while answering an HTTP request", level=logging.ERROR, exc_info=error)
+            warn(
+                Code.DEFECT,
+                "unexpected error while answering an HTTP request",
+                of="",
+                level=logging.ERROR,
+                exc_info=error,
+            )
         finally:
             transport.abort()
             self._connections.remove(transport)

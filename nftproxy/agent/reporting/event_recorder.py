@@ -103,6 +103,7 @@ class EventRecorder:
             warn(
                 Code.EVENTS_DROPPED,
                 "dropped the %(count)d oldest of the Events that waited to be sent: too many objects have Events",
+                of="",
                 count=self._correlator.dropped,
             )
             self._correlator.dropped = 0
@@ -119,7 +120,8 @@ class EventRecorder:
                 await self._send(post, series)
             except Unavailable as error:
                 text = "an Event could not be sent and is dropped: %(error)s: %(note)s"
-                warn(Code.EVENT_NOT_SENT, text, error=error, note=series.occurrence.note)
+                occurrence = series.occurrence
+                warn(Code.EVENT_NOT_SENT, text, of=occurrence.subject.namespace, error=error, note=occurrence.note)
 
     async def _next(self) -> EventSeries:
         """Wait for the next series that may be sent."""
@@ -153,7 +155,8 @@ def _warn(series: EventSeries, failure: ErrorStatus | None) -> None:
         subject = occurrence.subject
         about = f"Service {subject}" if subject.namespace else f"Node {subject.name}"
         text = "the API denies an Event about %(about)s, which is dropped: %(reason)s: %(note)s"
-        warn(Code.EVENT_DENIED, text, about=about, reason=failure.message, note=occurrence.note)
+        of = subject.namespace
+        warn(Code.EVENT_DENIED, text, of=of, about=about, reason=failure.message, note=occurrence.note)
 
 
 @tenacity.retry(

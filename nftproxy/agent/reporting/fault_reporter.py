@@ -12,7 +12,7 @@ from nftproxy.agent.reporting import occurrences
 from nftproxy.agent.reporting.event_recorder import EventRecorder
 from nftproxy.agent.reporting.sync_reporter import SyncReporter
 from nftproxy.kernel.others.other_proxies import PROXIES, Traces
-from nftproxy.logs import warn
+from nftproxy.logs import inform, warn
 from nftproxy.model.addresses import FAMILY_NAMES, Address, Family
 from nftproxy.model.codes import Code
 from nftproxy.model.errors import Problem
@@ -140,7 +140,8 @@ class FaultReporter:
             more = f" (and {len(others)} more addresses and ports)" if others else ""
             why = first.why(self._pipeline.state.claims)
             text = "Service %(service)s does not get %(what)s, and is served without it: %(why)s%(more)s"
-            warn(first.denial.code, text, service=service, what=first.what, why=why, more=more)
+            code, of = first.denial.code, service.namespace
+            warn(code, text, of=of, service=service, what=first.what, why=why, more=more)
         self._events.report(map(occurrences.conflict, losses))
 
     def _report_ended_losses(self, judged: Set[ObjectKey]) -> None:
@@ -150,14 +151,14 @@ class FaultReporter:
         lost = {key: losses[key][0] for key in concerned if key in losses}
         now = {key: claims.holder(each.claim, each.denial) for key, each in lost.items()}
         before = self._holders.replace(concerned, now)
-        if ended := sorted(before.keys() - now.keys()):
+        for ended in _by_namespace(before.keys() - now.keys(), {}):
             text = "Service %(service)s gets each of its addresses and ports now, or is gone%(more)s"
-            log.info(text, {"service": ended[0], "more": _more(ended)})
-        if passed := sorted(key for key in before.keys() & now if before[key] != now[key]):
+            inform(text, of=ended[0].namespace, service=ended[0], more=_more(ended))
+        for passed in _by_namespace([key for key in before.keys() & now if before[key] != now[key]], {}):
             key = passed[0]
             text = "%(what)s, which Service %(service)s does not get, has passed from %(before)s to %(now)s%(more)s"
             names = {"before": before[key] or "none", "now": now[key] or "none"}
-            log.info(text, {"what": lost[key].what, "service": key, "more": _more(passed)} | names)
+            inform(text, of=key.namespace, what=lost[key].what, service=key, more=_more(passed), **names)
 
     def _report_excess(self) -> None:
         """Report the Services that exceed a limit or the budget.  Log when that begins and when it ends."""
@@ -172,11 +173,13 @@ class FaultReporter:
             first, *others = services
             more = f" (and {len(others)} more Services of its namespace)" if others else ""
             text = "Service %(service)s is quarantined: %(reason)s; it is served again once it is within the limit"
-            warn(excessive[first].code, f"{text}%(more)s", service=first, reason=excessive[first].reason, more=more)
+            code, why = excessive[first].code, excessive[first].reason
+            warn(code, f"{text}%(more)s", of=first.namespace, service=first, reason=why, more=more)
         for services in _by_namespace(ended, {}):
             first, *others = services
             more = f" (and {len(others)} more Services of its namespace)" if others else ""
-            log.info("Service %(service)s is within all limits again%(more)s", {"service": first, "more": more})
+            text = "Service %(service)s is within all limits again%(more)s"
+            inform(text, of=first.namespace, service=first, more=more)
         self._excessive = set(excessive)
 
     def report_problems(self, count: int, fresh: Iterable[Problem]) -> None:

@@ -104,7 +104,7 @@ class AgentSocket:
             return True
         if user not in self._strangers:
             text = "user %(user)s may not ask over %(path)s, and gets no answer"
-            warn(Code.AGENT_SOCKET_STRANGER, text, user=user, path=self._path)
+            warn(Code.AGENT_SOCKET_STRANGER, text, of="", user=user, path=self._path)
             self._strangers.add(user)
         return False
 

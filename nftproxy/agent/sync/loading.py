@@ -35,7 +35,7 @@ from nftproxy.agent.sync.quarantine import Quarantine
 from nftproxy.kernel.async_kernel import AsyncKernel
 from nftproxy.kernel.child_process import ChildDied
 from nftproxy.kernel.drift import TableWatch
-from nftproxy.logs import warn
+from nftproxy.logs import inform, warn
 from nftproxy.model.addresses import FAMILY_NAMES, Family
 from nftproxy.model.backoff import Backoff
 from nftproxy.model.codes import Code
@@ -354,10 +354,10 @@ class Loader:
     def _report_load(self, tables: Sequence[_Table]) -> None:
         count = sum(self._pipeline.generations[table.family].element_count() for table in tables)
         if len(tables) == len(self._tables):
-            log.info("loaded the rules: %(elements)d elements", {"elements": count})
+            inform("loaded the rules: %(elements)d elements", of="", elements=count)
         else:
             which = " and ".join(table.name for table in tables)
-            log.info("loaded the rules of %(families)s: %(elements)d elements", {"families": which, "elements": count})
+            inform("loaded the rules of %(families)s: %(elements)d elements", of="", families=which, elements=count)
 
     async def _found(self, table: _Table) -> Installed | None:
         """Take the remedy that is due, and return the table that the load must assume."""
@@ -466,12 +466,12 @@ class Loader:
                     return
             except Unavailable as error:
                 text = "retrying Service %(service)s failed, loading everything instead: %(error)s"
-                warn(Code.CHANGE_FAILED, text, service=service, error=error)
+                warn(Code.CHANGE_FAILED, text, of=service.namespace, service=service, error=error)
                 self.mark_unknown([family])
                 return
             else:
                 text = "the kernel accepts the rules of Service %(service)s for %(family)s again"
-                log.info(text, {"service": service, "family": FAMILY_NAMES[family]})
+                inform(text, of=service.namespace, service=service, family=FAMILY_NAMES[family])
 
 
 def _differs_much(found: Installed | None) -> TypeGuard[Installed]:
@@ -491,7 +491,8 @@ def _since(generation: int, commits: Sequence[Commit], installed: Iterable[Insta
 def _report_quarantined(service: ObjectKey, family: Family, error: Refused) -> None:
     text = "Service %(service)s is quarantined for %(family)s: the kernel refuses its rules: %(error)s"
     name = FAMILY_NAMES[family]
-    warn(Code.QUARANTINED, text, level=logging.ERROR, service=service, family=name, error=error)
+    of = service.namespace
+    warn(Code.QUARANTINED, text, of=of, level=logging.ERROR, service=service, family=name, error=error)
 
 
 def _in_words(element: Element) -> str:

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import logging
 import socket
 import time
 from collections import Counter
@@ -32,7 +31,7 @@ from nftproxy.extensions.failover.agent.unanswered import STUCK, Retransmission,
 from nftproxy.extensions.failover.silence import ProbeAnswer, Silence
 from nftproxy.extensions.failover.silent_places import SilentPlaces
 from nftproxy.extensions.failover.watched import silent_places, watched, watched_places
-from nftproxy.logs import warn
+from nftproxy.logs import inform, warn
 from nftproxy.model.addresses import Family, family_of
 from nftproxy.model.annotations import Failover
 from nftproxy.model.codes import Code
@@ -41,8 +40,6 @@ from nftproxy.model.events import Event, Put
 from nftproxy.model.objects import ObjectKey, Place
 from nftproxy.policy.numbers import namespace_number
 from nftproxy.policy.state import ClusterState
-
-log = logging.getLogger(__name__)
 
 INTERVAL = 0.25
 """Seconds between two looks: a quarter of the time after which a client retransmits its first packet."""
@@ -278,16 +275,18 @@ class SilenceWatch:
             self._metrics.count("nftproxy_silences_total", family_of(change.place.address))
         if change.services:
             place, services = change.place, ", ".join(map(str, change.services))
+            first, *others = sorted({each.namespace for each in change.services})
+            of = "" if others else first
             if change.is_silent:
                 text = (
                     "endpoint %(place)s of Service %(services)s %(fails)s connections from this node: new connections "
                     "go to other endpoints, and it is retried until it answers"
                 )
                 fails = "refuses" if change.refuses else "doesn't answer"
-                warn(Code.ENDPOINT_SILENT, text, place=place, services=services, fails=fails)
+                warn(Code.ENDPOINT_SILENT, text, of=of, place=place, services=services, fails=fails)
             else:
                 text = "endpoint %(place)s of Service %(services)s answers again, and gets connections again"
-                log.info(text, {"place": place, "services": services})
+                inform(text, of=of, place=place, services=services)
             self._report(change)
 
 

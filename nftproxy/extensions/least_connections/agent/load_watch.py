@@ -13,6 +13,7 @@ into rules, in the same transaction as all other events.
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 
@@ -61,9 +62,9 @@ class LoadWatch:
         if self._lists.by_key:
             self._wanted.set()
         oversized = frozenset(key.service for key in self._lists.oversized)
-        if fresh := oversized - self._oversized:
+        for namespace, fresh in itertools.groupby(sorted(oversized - self._oversized), lambda each: each.namespace):
             text = "connections to %(services)s go to endpoints at random, as their lists are too long to be balanced"
-            warn(Code.LEAST_CONNECTIONS_OVERSIZED, text, services=first_of(sorted(map(str, fresh))))
+            warn(Code.LEAST_CONNECTIONS_OVERSIZED, text, of=namespace, services=first_of(list(map(str, fresh))))
         self._oversized = oversized
 
     async def events(self) -> AsyncGenerator[Sequence[Event]]:

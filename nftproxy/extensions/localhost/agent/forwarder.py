@@ -30,7 +30,7 @@ from nftproxy.agent.tcp import pause_accepting, reset, socket_family
 from nftproxy.extensions.localhost.agent.relay import connect, relay
 from nftproxy.extensions.localhost.forwardings import Forwarding, Pin, pinned
 from nftproxy.kernel.process_resources import allowed_files
-from nftproxy.logs import warn
+from nftproxy.logs import inform, warn
 from nftproxy.model.addresses import Family, family_of
 from nftproxy.model.codes import Code
 from nftproxy.model.errors import NftproxyError
@@ -158,7 +158,7 @@ class LocalhostForwarder:
         service = self._wanted[port].service
         if reason and self._failed.get(port) != service:
             failure = CannotForward(port, service, reason)
-            warn(failure.code, "%(failure)s; trying again", failure=failure)
+            warn(failure.code, "%(failure)s; trying again", of=service.namespace, failure=failure)
             self._metrics.count(f"{_METRIC}_listener_creation_failures_total", family_of(port.address))
             self._report(failure)
         self._failed[port] = service
@@ -169,10 +169,11 @@ class LocalhostForwarder:
         before = self._failed.keys() - self._listening.keys()
         self._listen(sorted(self._failed))
         for port in sorted(before - self._failed.keys()):
-            log.info(
+            text, service = (
                 "now listening on %(place)s for the node port of Service %(service)s",
-                {"place": port, "service": self._wanted[port].service},
+                self._wanted[port].service,
             )
+            inform(text, of=service.namespace, place=port, service=service)
 
     def _stop_listening(self, port: Place) -> None:
         listener = self._listening.pop(port)
@@ -198,6 +199,7 @@ class LocalhostForwarder:
                 warn(
                     Code.LOCALHOST_ACCEPT_FAILED,
                     "can't accept connections on %(place)s, trying again soon: %(error)s",
+                    of=self._wanted[port].service.namespace,
                     place=port,
                     error=error,
                 )
@@ -241,6 +243,7 @@ class LocalhostForwarder:
                 Code.LOCALHOST_FULL,
                 "Service %(service)s: resetting new connections at localhost: it has %(count)d, and all Services "
                 "%(total)d of %(most)d",
+                of=service.namespace,
                 service=service,
                 count=count,
                 total=len(self._connections),
@@ -257,6 +260,7 @@ class LocalhostForwarder:
             warn(
                 Code.DEFECT,
                 "a connection at localhost to Service %(service)s was lost",
+                of=service.namespace,
                 level=logging.ERROR,
                 exc_info=error,
                 service=service,
