@@ -22,6 +22,8 @@ from tools.kubernetes.binaries import CLUSTER, CONTROL_PLANE, DEBIAN, END_TO_END
 from tools.kubernetes.cluster import RealCluster
 from tools.kubernetes.control_plane import RealControlPlane, free_ports
 from tools.kubernetes.deployment import deploy_kube_proxy, use_nftproxy
+from tools.kubernetes.detours import HEADER as DETOURS_HEADER
+from tools.kubernetes.detours import PACKAGES, try_detours
 from tools.kubernetes.end_to_end import keep, run_tests
 from tools.kubernetes.failover import HEADER, KUBE_PROXY, VARIANTS, failovers
 from tools.kubernetes.judging import JUDGED, judge, verdict
@@ -156,6 +158,17 @@ def answers(given: ClusterRun) -> None:
     result = f"{len(PROBES) - len(rows)} of {len(PROBES)} answers are the same"
     given.note("answers of the tests' API server", "answers", result)
     given.is_well &= not rows
+
+
+@main.command()
+@click.pass_obj
+def detours(given: ClusterRun) -> None:
+    """Run an agent in a user namespace, through proxies, by an intermediate authority, and with its log stuck."""
+    given.need(*CONTROL_PLANE, packages=PACKAGES)
+    rows = list(told(try_detours(given.binaries, given.directory)))
+    click.echo(markdown(DETOURS_HEADER, rows))
+    ways = ", ".join(name for name, _ in rows)
+    given.note("run in a user namespace, by an intermediate authority", "detours", f"serves {ways}", CONTROL_PLANE[1:])
 
 
 @main.command()

@@ -46,6 +46,7 @@ class RealControlPlane:
         address: the API server's address, and `port` its port.
         users: names of users beside the administrator, each with its groups.
         start: starts a process, with a command and options of `subprocess.Popen`.
+        authority: issues all certificates, by default one of its own.
     """
 
     def __init__(
@@ -56,6 +57,7 @@ class RealControlPlane:
         port: int,
         users: dict[str, str] | None = None,
         start: Start = start_here,
+        authority: trustme.CA | None = None,
     ) -> None:
         self.binaries = binaries
         self.directory = directory
@@ -66,7 +68,7 @@ class RealControlPlane:
         self._users = {ADMINISTRATOR: "system:masters", **(users or {})}
         self._tokens = {user: secrets.token_hex(16) for user in self._users}
         directory.mkdir(parents=True, exist_ok=True)
-        self._write_credentials()
+        self._write_credentials(authority or trustme.CA())
 
     def __enter__(self) -> Self:
         return self
@@ -199,8 +201,7 @@ class RealControlPlane:
     def _file(self, name: str) -> str:
         return str(self.directory / name)
 
-    def _write_credentials(self) -> None:
-        authority = trustme.CA()
+    def _write_credentials(self, authority: trustme.CA) -> None:
         names = ("kubernetes", "kubernetes.default", "kubernetes.default.svc", "localhost", "127.0.0.1")
         server = authority.issue_cert(*dict.fromkeys((self._address, FIRST_SERVICE, *names)))
         accounts = authority.issue_cert("accounts.example.test")
