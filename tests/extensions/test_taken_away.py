@@ -1,26 +1,24 @@
 """Without an extension the rest of the proxy is the same: its folder, its templates and its place in the list are all.
 
-Each extension is taken away in a copy of the tree.
+Each extension is taken away in a copy of the tree.  No module outside of its folder imports it, other than the list.
 
-NFTPROXY_TESTS=long takes away each extension by itself, too, and runs mypy.
+NFTPROXY_TESTS=long takes away each extension by itself, too, and runs mypy and the demo.
 """
 
 from __future__ import annotations
 
-import ast
-import functools
 import json
 import os
 import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
+from nftproxy_conformance.lab import obstacle
 
 from tests.support.examples import CHECKOUT, EXAMPLES, NODE, example_pipeline
 from tests.support.factories import IPV4, IPV6
@@ -29,7 +27,7 @@ from tests.support.goldens import expected
 EXTENSIONS = sorted(path.parent.name for path in (CHECKOUT / "nftproxy" / "extensions").glob("*/__init__.py"))
 INSTALLED = Path("nftproxy") / "installed.py"
 IS_LONG = os.environ.get("NFTPROXY_TESTS") == "long"
-ALL = "all that can go"
+ALL = "all"
 
 RENDER_ALL = """
 import contextlib, io, json, sys
@@ -44,57 +42,6 @@ for example in sys.argv[1:]:
     texts[example] = out.getvalue()
 print(json.dumps(texts))
 """.replace("NODE", NODE)
-
-
-class Import(NamedTuple):
-    """A module of ours that imports another, both with dots."""
-
-    module: str
-    name: str
-
-
-@functools.cache
-def imports() -> tuple[Import, ...]:
-    """The imports among the modules of the package, at whatever place in the code."""
-    paths = {path: _dotted(path) for path in sorted((CHECKOUT / "nftproxy").rglob("*.py"))}
-    modules = set(paths.values())
-    found = []
-    for path, own in paths.items():
-        for node in ast.walk(ast.parse(path.read_text())):
-            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
-            if isinstance(node, ast.ImportFrom):
-                names = [str(node.module), *(f"{node.module}.{alias.name}" for alias in node.names)]
-            found += [Import(own, name) for name in names if name in modules]
-    return tuple(found)
-
-
-def _dotted(path: Path) -> str:
-    return ".".join(path.relative_to(CHECKOUT).with_suffix("").parts).removesuffix(".__init__")
-
-
-def is_of(module: str, extension: str) -> bool:
-    """Whether a module is in the folder of an extension."""
-    return f"{module}.".startswith(f"nftproxy.extensions.{extension}.")
-
-
-def keepers(extension: str) -> list[str]:
-    """The modules outside of an extension that import it.  The list of extensions is no such module."""
-    found = {each.module for each in imports() if is_of(each.name, extension) and not is_of(each.module, extension)}
-    return sorted(found - {"nftproxy.installed"})
-
-
-def keepers_of_rules(extension: str) -> list[str]:
-    """Those of the keepers that `render` imports."""
-    near: dict[str, set[str]] = {}
-    for each in imports():
-        if not (each.module == "nftproxy.installed" and is_of(each.name, extension)):
-            near.setdefault(each.module, set()).add(each.name)
-    seen, waiting = {"nftproxy.commands.cli"}, ["nftproxy.commands.cli", "nftproxy.commands.render"]
-    while waiting:
-        further = near.get(waiting.pop(), set()) - seen
-        seen |= further
-        waiting += further
-    return [module for module in keepers(extension) if module in seen]
 
 
 def is_used(example: str, extension: str) -> bool:
@@ -112,9 +59,9 @@ def is_used(example: str, extension: str) -> bool:
 
 @pytest.fixture(scope="module")
 def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A copy of the package with its templates."""
+    """A copy of the package with its templates, and of the demo."""
     copy = tmp_path_factory.mktemp("tree")
-    for name in ("nftproxy", "templates"):
+    for name in ("nftproxy", "templates", "conformance", "tests", "tools"):
         shutil.copytree(CHECKOUT / name, copy / name, ignore=shutil.ignore_patterns("__pycache__"))
     for name in ("pyproject.toml", "examples"):
         (copy / name).symlink_to(CHECKOUT / name)
@@ -149,19 +96,15 @@ def _less(text: str, extensions: list[str]) -> str:
     return text
 
 
-def chosen(given: str, kept: Callable[[str], list[str]]) -> list[str]:
-    """The extensions to take away.  Skips the test if modules keep the only one of them."""
-    if given == ALL:
-        return [each for each in EXTENSIONS if not kept(each)]
-    if names := kept(given):
-        pytest.skip(f"kept by {', '.join(names)}")
-    return [given]
+def chosen(given: str) -> list[str]:
+    """The extensions to take away."""
+    return EXTENSIONS if given == ALL else [given]
 
 
 @pytest.mark.parametrize("given", [*EXTENSIONS, ALL] if IS_LONG else [ALL])
 def test_other_examples_render_to_the_same_bytes(given: str, tree: Path) -> None:
     """Without an extension `render` writes the same bytes for each example that doesn't use it."""
-    gone = chosen(given, keepers_of_rules)
+    gone = chosen(given)
     examples = [name for name in EXAMPLES if not any(is_used(name, each) for each in gone)]
     assert examples
     with without(tree, gone):
@@ -179,8 +122,20 @@ def test_other_examples_render_to_the_same_bytes(given: str, tree: Path) -> None
 def test_types_are_right_without_it(given: str, tree: Path) -> None:
     """Without an extension mypy finds no error in the package."""
     pytest.importorskip("mypy")
-    gone = chosen(given, keepers)
-    with without(tree, gone):
+    with without(tree, chosen(given)):
         command = [sys.executable, "-m", "mypy", "nftproxy"]
         done = subprocess.run(command, cwd=tree, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout
+
+
+@pytest.mark.skipif(not IS_LONG, reason="NFTPROXY_TESTS=long")
+@pytest.mark.timeout(900)
+@pytest.mark.skipif(bool(obstacle()), reason=obstacle())
+def test_the_demo_keeps_its_promises_without_extensions(tree: Path) -> None:
+    """Without extensions the agent runs, and `make demo` keeps all promises."""
+    with without(tree, EXTENSIONS):
+        environment = os.environ | {"PYTHONPATH": f"{tree}{os.pathsep}{tree / 'conformance'}"}
+        command = [sys.executable, "-m", "tools.demo"]
+        done = subprocess.run(command, cwd=tree, env=environment, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, ""), done.stdout + done.stderr
+    assert done.stdout.endswith("All promises were kept.\n")

@@ -15,14 +15,14 @@ import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from ipaddress import ip_interface
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 from nftproxy.rules.renderer import Renderer
 from nftproxy.trace.frames import TRANSPORTS, packed, packet, unpacked
 from nftproxy.trace.links import add_addresses, join
 from nftproxy.trace.node import FAR_MAC, NODE_MAC
 from nftproxy_conformance.lab import topology
-from nftproxy_conformance.lab.established import Connection, Established, FastPathTrial, connection
+from nftproxy_conformance.lab.established import Connection, Established, connection
 from nftproxy_conformance.lab.flight import Flight
 from nftproxy_conformance.lab.frames import ANSWERS, What, refusal, unreachable
 from nftproxy_conformance.lab.namespace import LabError, Namespace
@@ -30,6 +30,9 @@ from nftproxy_conformance.lab.node import Node
 from nftproxy_conformance.lab.outcome import FIRST_PORT, LAST_PORT, PING, Address, Outcome, Probe
 from nftproxy_conformance.lab.topology import INTERFACES, OWN, PODS, SITE, UPLINK, Origin, Site
 from nftproxy_conformance.lab.wire import BATCH, Sending, Sighting, Wire
+
+if TYPE_CHECKING:
+    from nftproxy_conformance.lab.fast_path_trial import FastPathTrial
 
 # Conntrack entries before a flush.  The node has 64,512 ports to masquerade with for each endpoint, and the kernel
 # drops a connection if 128 tries find no free port.  That happens long before the last port is taken.
@@ -70,10 +73,16 @@ class Lab:
             self._memory = min(memory, self.node.conntrack_room() * 3 // 4)
             self._answers = True
             self._established = Established(self._wire)
-            self.fast_path = FastPathTrial(fast_path, self.node, self._established) if fast_path else None
-            if self.fast_path:
-                self.fast_path.load()
+            self.fast_path = self._fast_path_trial(fast_path) if fast_path else None
             self._stack = stack.pop_all()
+
+    def _fast_path_trial(self, renderer: Renderer) -> FastPathTrial:
+        # The lab can do without the fast path, so that it can be taken away (tests/extensions/test_taken_away.py).
+        from nftproxy_conformance.lab.fast_path_trial import FastPathTrial
+
+        trial = FastPathTrial(renderer, self.node, self._established)
+        trial.load()
+        return trial
 
     def __enter__(self) -> Self:
         return self
