@@ -13,6 +13,7 @@ from nftproxy.extensions.failover.feature import FAILOVER
 from nftproxy.extensions.fast_path.feature import FAST_PATH
 from nftproxy.extensions.least_connections.feature import LEAST_CONNECTIONS
 from nftproxy.extensions.localhost.feature import LOCALHOST
+from nftproxy.extensions.masquerade_address.feature import MASQUERADE_ADDRESS
 from nftproxy.policy.extension import Extension
 from nftproxy.rules.renderer import TEMPLATE_NAMES
 
@@ -28,6 +29,7 @@ INSTALLED: tuple[Extension, ...] = (
     FAST_PATH,
     LEAST_CONNECTIONS,
     LOCALHOST,
+    MASQUERADE_ADDRESS,
 )
 """The order is that of their rules at a place of the proxy's templates."""
 
@@ -45,5 +47,13 @@ def agent_parts() -> Sequence[MakePart]:
     from nftproxy.extensions.fast_path.agent.part import FastPathPart
     from nftproxy.extensions.least_connections.agent.part import LeastConnectionsPart
     from nftproxy.extensions.localhost.agent.part import LocalhostPart
+    from nftproxy.extensions.masquerade_address.agent.part import MasqueradeAddressPart
 
-    return (LocalhostPart.make, FailoverPart, LeastConnectionsPart, CountsPart, FastPathPart)
+    return (
+        LocalhostPart.make,
+        FailoverPart,
+        LeastConnectionsPart,
+        CountsPart,
+        FastPathPart,
+        MasqueradeAddressPart.make,
+    )

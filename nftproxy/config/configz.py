@@ -63,6 +63,7 @@ def configz(config: Config) -> bytes:
                 },
                 "nftproxy": {
                     "masqueradeFullyRandom": config.masquerade_fully_random,
+                    "masqueradeAddress": list(map(str, config.masquerade_address)),
                     "protectedPorts": list(map(str, config.protected_ports)),
                     "externalIPCIDRs": list(map(str, config.external_ip_cidrs)),
                     "externalAddresses": config.external_addresses.value,

@@ -155,6 +155,7 @@ OWN_FLAGS = (
     Flag("failover", "nftproxy.failover", _words, "Failures after which connections go to other endpoints."),
     Flag("fast-path-interfaces", "nftproxy.fastPath.interfaces", _words, "Interfaces between which packets are fast."),
     Flag("fast-path-connections", "nftproxy.fastPath.connections", str, "Services, or All that is forwarded."),
+    Flag("masquerade-address", "nftproxy.masqueradeAddress", _words, "The source of masqueraded connections."),
     Flag("masquerade-fully-random", "nftproxy.masqueradeFullyRandom", truth, "Random source ports for TCP, too."),
     Flag("ping", "nftproxy.ping", str, "answer: Services with a usable endpoint answer pings."),
     Flag("service-proxy-name", "nftproxy.serviceProxyName", str, "Serve just the Services with this label value."),

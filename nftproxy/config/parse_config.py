@@ -24,6 +24,7 @@ import msgspec
 
 from nftproxy.api.decode import Report, convert, show
 from nftproxy.api.validate import is_label_key, is_label_value, is_subdomain, network, node_address, several
+from nftproxy.config.address_ranges import address_ranges
 from nftproxy.config.durations import parse_duration
 from nftproxy.config.shapes import (
     ClientConnection,
@@ -145,6 +146,9 @@ def _config(given: KubeProxyConfiguration, report: Report, warn: Report) -> Conf
         oom_score_adj=_integer(given.oom_score_adj, _DEFAULT.oom_score_adj, range(-1000, 1001), "oomScoreAdj", report),
         conntrack=_conntrack(given.conntrack or ConntrackSection(), report),
         logging=_logging(given.logging or LoggingSection(), report),
+        masquerade_address=address_ranges(
+            own.masquerade_address or (), _INTERFACE.fullmatch, "nftproxy.masqueradeAddress", report
+        ),
         protected_ports=_port_ranges(own.protected_ports, "nftproxy.protectedPorts", report),
         external_ip_cidrs=several(own.external_ip_cidrs, network, "nftproxy.externalIPCIDRs", report),
         external_addresses=_external_addresses(own, report),

@@ -68,6 +68,7 @@ class Nftproxy(Shape):
     """The fields that kube-proxy doesn't have."""
 
     masquerade_fully_random: bool | None = None
+    masquerade_address: list[object] | None = None
     protected_ports: list[object] | None = None
     external_ip_cidrs: list[object] | None = None
     external_addresses: str | None = None

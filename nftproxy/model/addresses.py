@@ -10,8 +10,8 @@ from __future__ import annotations
 import functools
 import ipaddress
 import re
-from collections.abc import Collection
-from typing import NewType
+from collections.abc import Collection, Iterator
+from typing import NamedTuple, NewType
 
 from nftproxy.model.keys import KeyEnum
 
@@ -135,6 +135,31 @@ def modern_spelling(text: str) -> str:
         return plain if mapped is None or "%" in address else str(mapped)
     bits = int(length) - _MAPPED_BITS if _LENGTH.fullmatch(length) else -1
     return f"{mapped}/{bits}" if bits >= 0 else plain
+
+
+class AddressRange(NamedTuple):
+    """The addresses from the first to the last of a family, both included."""
+
+    first: Address
+    last: Address
+
+    @property
+    def family(self) -> Family:
+        """The family of its addresses."""
+        return family_of(self.first)
+
+    @property
+    def size(self) -> int:
+        """How many addresses it has."""
+        return int(ipaddress.ip_address(self.last)) - int(ipaddress.ip_address(self.first)) + 1
+
+    def addresses(self) -> Iterator[Address]:
+        """Yield its addresses in their order."""
+        first = ipaddress.ip_address(self.first)
+        return (Address(str(first + number)) for number in range(self.size))
+
+    def __str__(self) -> str:
+        return str(self.first) if self.first == self.last else f"{self.first}-{self.last}"
 
 
 def family_of(value: Address | Network) -> Family:

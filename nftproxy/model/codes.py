@@ -60,6 +60,7 @@ class Code(StrEnum):
     QUESTION_UNREADABLE = "NFT111", "The question to `explain` can't be parsed"
     MANIFESTS_INCOMPLETE = "NFT112", "Something that the manifests need isn't known, or can't be used"
     TRIAL_IMPOSSIBLE = "NFT113", "The arguments of `conformance` can't be used"
+    MASQUERADE_ADDRESS_ABSENT = "NFT114", "The node lacks the address that masquerading is configured with"
     SELECTION_UNREADABLE = "NFT121", "The selector or limit of `list` can't be used"
 
     FILE_UNREADABLE = "NFT201", "A manifest, or a document in it, can't be read"

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from nftproxy.model.addresses import Address, Family, Network
+from nftproxy.model.addresses import Address, AddressRange, Family, Network
 from nftproxy.model.annotations import Algorithm, Failover
 
 # The ports that kube-proxy has (pkg/cluster/ports).
@@ -149,6 +149,7 @@ class Config(msgspec.Struct, frozen=True):
     masquerade_all: bool = False  # masquerade all connections to ClusterIPs
     masquerade_bit: int = 14  # the bit of the packet mark, from 0, the lowest
     masquerade_fully_random: bool = False  # random source ports for TCP too, as kube-proxy has them
+    masquerade_address: tuple[AddressRange | str, ...] = ()  # the source, or interfaces, () for the kernel's choice
     detect_local_mode: DetectLocalMode = DetectLocalMode.CLUSTER_CIDR
     cluster_cidrs: tuple[Network, ...] = ()  # the ranges of the cluster's pods, at most one a family
     bridge_interface: str = ""  # for the mode BridgeInterface

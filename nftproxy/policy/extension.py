@@ -153,6 +153,7 @@ class Extension:
         whole_table: a table of its own, None without any.
         view: makes the view that follows the state, given the settings and the families.
         left_out: the endpoints that a Service leaves out, the first ones first if not all may be left out.
+        of_table: the types of observations on which its share of the skeleton depends.
         concerned: by the type of an observation, a function that returns the Services whose endpoints change by it,
             given the state and the observations before and after.
     """
@@ -174,6 +175,7 @@ class Extension:
     whole_table: Callable[[Config], Part | None] = lambda _: None
     view: Callable[[Settings, Sequence[Family]], View] | None = None
     left_out: Callable[[ClusterState, Service], Sequence[Place]] = lambda _, __: ()
+    of_table: tuple[type[Observation], ...] = ()
     concerned: Mapping[type[Observation], Callable[[ClusterState, Any, Any], Iterable[ObjectKey]]] = field(
         default_factory=dict
     )
@@ -218,7 +220,8 @@ class Settings:
         defaults = PLAIN
         for each in self.extensions:
             defaults = each.defaults(self.config).over(defaults)
-        return Extended(self._uses, self._left_out, concerned, self._elements, defaults, self._most_rows)
+        of_tables = frozenset(kind for each in self.extensions for kind in each.of_table)
+        return Extended(self._uses, self._left_out, concerned, self._elements, defaults, self._most_rows, of_tables)
 
     def _uses(self, service: Service) -> frozenset[Hashable]:
         """The names of the extensions that a Service's annotations ask for, and the parts of these."""

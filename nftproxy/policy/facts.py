@@ -48,7 +48,7 @@ class Addition(msgspec.Struct, frozen=True, gc=False):
     shared: tuple[Part, ...] = ()
 
 
-PLACES = ("before_services", "delivered", "unused_addresses", "translated", "every_packet")
+PLACES = ("before_services", "delivered", "unused_addresses", "translated", "every_packet", "masqueraded_packets")
 """The places of table.nft.j2 at which extensions may add rules:
 
 * `before_services`: the first packet of a connection, before its Service is looked for
@@ -56,6 +56,7 @@ PLACES = ("before_services", "delivered", "unused_addresses", "translated", "eve
 * `unused_addresses`: a packet that is not translated, before addresses that no Service has
 * `translated`: a new connection that an endpoint gets, before session affinity
 * `every_packet`: a packet of any connection, in any direction
+* `masqueraded_packets`: the first packet of a connection whose source must be hidden
 """
 
 

@@ -76,6 +76,7 @@ class Extended(NamedTuple):
     function that returns the Services whose endpoints change by it, given the observations before and after.
     `elements` returns the most elements that a Service has by extensions.  `defaults` are the values of options that
     the configuration gives to Services without the annotation.  `most_rows` returns the most rows of a list.
+    `of_tables` are the observations on which skeletons depend.
     """
 
     uses: Callable[[Service], frozenset[Hashable]]
@@ -84,6 +85,7 @@ class Extended(NamedTuple):
     elements: Callable[[Service], int]
     defaults: Options
     most_rows: MostRows = as_weighted
+    of_tables: frozenset[type[Observation]] = frozenset()
 
 
 NOT_EXTENDED = Extended(lambda _: frozenset(), lambda _, __: (), {}, lambda _: 0, PLAIN)
@@ -280,7 +282,9 @@ class ClusterState:
                 before = self.observed.get(type(new))
                 if before != new:
                     self.observed[type(new)] = new
-                    touched.endpoints.update(self._extended.concerned[type(new)](self, before, new))
+                    touched.table |= type(new) in self._extended.of_tables
+                    if concerned := self._extended.concerned.get(type(new)):
+                        touched.endpoints.update(concerned(self, before, new))
             case ApiServers() if self.api_servers != new.places:
                 self.api_servers = new.places
                 self.claims.set_api_servers(new.places)

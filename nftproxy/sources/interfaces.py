@@ -16,7 +16,7 @@ import socket
 import struct
 import sys
 import time
-from collections.abc import AsyncGenerator, Callable, Iterable, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Sequence
 from typing import TypeVar
 
 from nftproxy.logs import warn
@@ -41,6 +41,7 @@ ATTEMPTS = 10
 _ADDRESS = struct.Struct("=BBBBI")  # family, prefix length, flags, scope, interface: struct ifaddrmsg
 _NEW_ADDRESS, _GET_ADDRESS = 20, 22  # RTM_NEWADDR, RTM_GETADDR
 _IFA_ADDRESS, _IFA_LOCAL = 1, 2
+_PASSING = 0x01 | 0x08 | 0x20 | 0x40  # IFA_F_SECONDARY (or TEMPORARY), DADFAILED, DEPRECATED, TENTATIVE
 _LINK = struct.Struct("=BxHiII")  # family, type, interface, flags, changed flags: struct ifinfomsg
 _NEW_LINK, _GET_LINK = 16, 18  # RTM_NEWLINK, RTM_GETLINK
 _IFLA_NAME, _MTU, _MASTER, _INFO, _EXTENDED = 3, 4, 10, 18, 29  # IFLA_IFNAME, _MTU, _MASTER, _LINKINFO, _EXT_MASK
@@ -69,6 +70,14 @@ async def watch_addresses() -> AsyncGenerator[list[Event]]:
 def watch_interfaces(period: float) -> AsyncGenerator[frozenset[str]]:
     """Yield the names of all interfaces, at once, after each change, and each `period` in seconds, until cancelled."""
     return _listings(interface_names, _LINK_GROUP, period)
+
+
+def watch_addresses_of(names: Sequence[str]) -> AsyncGenerator[tuple[tuple[str, tuple[Address, ...]], ...]]:
+    """Yield the lasting addresses of some interfaces, in the kernel's order, at once and after each change.
+
+    An interface that doesn't exist has none.
+    """
+    return _listings(lambda: tuple((name, addresses_of(name)) for name in names), _ADDRESS_GROUPS | _LINK_GROUP)
 
 
 async def _listings(read: Callable[[], Listing], groups: int, period: float | None = None) -> AsyncGenerator[Listing]:
@@ -112,6 +121,19 @@ def host_addresses() -> HostAddresses:
         OSError: the kernel's error.
     """
     return HostAddresses(_uninterrupted(_addresses))
+
+
+def addresses_of(name: str) -> tuple[Address, ...]:
+    """Return an interface's addresses that are neither secondary nor temporary, deprecated nor tentative, in order.
+
+    Raises:
+        OSError: the kernel's error.
+    """
+    try:
+        index = socket.if_nametoindex(name)
+    except OSError:  # no such interface
+        return ()
+    return tuple(address for _, address in sorted(_uninterrupted(lambda kernel: enumerate(_lasting(kernel, index)))))
 
 
 def interface_names() -> frozenset[str]:
@@ -163,6 +185,15 @@ def _addresses(kernel: socket.socket) -> Iterator[Address]:
     for kind, body in _dump(kernel, _GET_ADDRESS, _ADDRESS.pack(socket.AF_UNSPEC, 0, 0, 0, 0)):
         if kind == _NEW_ADDRESS:
             yield from _usable(attribute_map(body, _ADDRESS.size))
+
+
+def _lasting(kernel: socket.socket, index: int) -> Iterator[Address]:
+    """Yield the lasting addresses of an interface, from a single dump.  Raises as `_addresses`."""
+    for kind, body in _dump(kernel, _GET_ADDRESS, _ADDRESS.pack(socket.AF_UNSPEC, 0, 0, 0, 0)):
+        if kind == _NEW_ADDRESS:
+            _, _, flags, _, owner = _ADDRESS.unpack_from(body)
+            if owner == index and not flags & _PASSING:
+                yield from _usable(attribute_map(body, _ADDRESS.size))
 
 
 def _names(kernel: socket.socket) -> Iterator[str]:

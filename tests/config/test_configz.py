@@ -8,7 +8,7 @@ import pytest
 
 from nftproxy.config.configz import changed_fields, configz
 from nftproxy.config.parse_config import parse_config
-from nftproxy.model.addresses import Address, parse_network
+from nftproxy.model.addresses import Address, AddressRange, parse_network
 from nftproxy.model.settings import (
     Config,
     Conntrack,
@@ -56,6 +56,7 @@ CONFIGS = {
         startup_taint="nftproxy.dev/not-ready",
         service_counts=True,
         fast_path=FastPath(("eth0", "veth*"), FastPathScope.ALL),
+        masquerade_address=(AddressRange(Address("192.0.2.1"), Address("192.0.2.4")), "eth1"),
         agent_socket="",
     ),
 }

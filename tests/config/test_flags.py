@@ -34,6 +34,7 @@ def test_flags_of_our_own_say_what_the_section_says() -> None:
         "service-counts": "true",
         "fast-path-interfaces": "eth0,veth*",
         "fast-path-connections": "All",
+        "masquerade-address": "192.0.2.1-192.0.2.4,eth1",
         "element-budget": "700000",
         "agent-socket": "/tmp/agent.sock",
     }
@@ -50,6 +51,7 @@ def test_flags_of_our_own_say_what_the_section_says() -> None:
         "failover": ["silent"],
         "serviceCounts": True,
         "fastPath": {"interfaces": ["eth0", "veth*"], "connections": "All"},
+        "masqueradeAddress": ["192.0.2.1-192.0.2.4", "eth1"],
         "elementBudget": 700_000,
         "agentSocket": "/tmp/agent.sock",
     }

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from nftproxy.api.decode import show
 from nftproxy.config.parse_config import parse_config
-from nftproxy.model.addresses import Address, Family, parse_network
+from nftproxy.model.addresses import Address, AddressRange, Family, parse_network
 from nftproxy.model.annotations import Algorithm, Failover
 from nftproxy.model.codes import Code
 from nftproxy.model.errors import BadInput, Problem
@@ -127,6 +127,7 @@ def test_every_field() -> None:
             "failover": ["silent"],
             "serviceCounts": True,
             "fastPath": {"interfaces": ["eth0", "veth*", "*", "eth0"]},
+            "masqueradeAddress": ["192.0.2.1-192.0.2.4", "2001:db8::1", "eth1"],
             "agentSocket": "/run/other.sock",
         },
     )
@@ -159,6 +160,11 @@ def test_every_field() -> None:
         failover=frozenset({Failover.SILENT}),
         service_counts=True,
         fast_path=FastPath(("eth0", "veth*", "*")),
+        masquerade_address=(
+            AddressRange(Address("192.0.2.1"), Address("192.0.2.4")),
+            AddressRange(Address("2001:db8::1"), Address("2001:db8::1")),
+            "eth1",
+        ),
         agent_socket="/run/other.sock",
     )
 

@@ -73,22 +73,22 @@ class FaultReporter:
             )
         elif Code.NODE_UNKNOWN not in self._ongoing:  # as after nearly every change
             return
-        self._report_ongoing(Code.NODE_UNKNOWN, warnings, f"the cluster has the Node {self._node} now")
+        self.report_ongoing(Code.NODE_UNKNOWN, warnings, f"the cluster has the Node {self._node} now")
 
     def report_elsewhere(self, absent: Collection[Address]) -> None:
         """Report the Node's addresses that no interface here has."""
         warnings = {tuple(absent): elsewhere(self._node, absent)} if absent else {}
-        self._report_ongoing(Code.NODE_ELSEWHERE, warnings, f"interfaces here have the addresses of {self._node} again")
+        self.report_ongoing(Code.NODE_ELSEWHERE, warnings, f"interfaces here have the addresses of {self._node} again")
 
     def report_local_sources(self, fault: str) -> None:
         """Report why this node can't tell which sources are local, "" if it can."""
         recovery = "this node can tell which sources are local again"
-        self._report_ongoing(Code.LOCAL_SOURCES_UNKNOWN, {fault: fault} if fault else {}, recovery)
+        self.report_ongoing(Code.LOCAL_SOURCES_UNKNOWN, {fault: fault} if fault else {}, recovery)
 
     def report_credentials(self, fault: str) -> None:
         """Report why the credentials for the API can't be read, "" if they can."""
         warning = f"the credentials can't be read: the current credentials stay in use, and a restart fails: {fault}"
-        self._report_ongoing(
+        self.report_ongoing(
             Code.CREDENTIALS_KEPT, {fault: warning} if fault else {}, "the credentials can be read again"
         )
 
@@ -97,7 +97,7 @@ class FaultReporter:
         places = [f"{address} ({reason})" for address, reason in unrouted.items()]
         warning = f"nothing routes to {first_of(places)}, which are endpoints in clusterCIDR"
         warnings = {frozenset(unrouted): warning} if unrouted else {}
-        self._report_ongoing(Code.PODS_UNROUTED, warnings, "there are routes to all endpoints in clusterCIDR again")
+        self.report_ongoing(Code.PODS_UNROUTED, warnings, "there are routes to all endpoints in clusterCIDR again")
 
     def report_not_forwarded(self, sysctls: Mapping[Family, str]) -> None:
         """Report the families whose packets the node doesn't forward, each with the sysctl that is 0."""
@@ -106,23 +106,23 @@ class FaultReporter:
             "connections to Services reach pods only from the node itself"
             for family, sysctl in sysctls.items()
         }
-        self._report_ongoing(Code.NOT_FORWARDING, warnings, "the node forwards each family that Services have again")
+        self.report_ongoing(Code.NOT_FORWARDING, warnings, "the node forwards each family that Services have again")
 
     def report_conntrack_fill(self, fill: str) -> None:
         """Report that connection tracking is nearly full, with its entries and limit, or with "" that it isn't."""
         warning = f"connection tracking has {fill}: once it is full, the kernel drops new connections"
-        self._report_ongoing(Code.CONNTRACK_FULL, {"": warning} if fill else {}, "connection tracking has room again")
+        self.report_ongoing(Code.CONNTRACK_FULL, {"": warning} if fill else {}, "connection tracking has room again")
 
     def report_fast_path(self, interfaces: int, fault: str) -> None:
         """Report how many interfaces the fast path has, and its fault ("" for none)."""
         self._metrics.set("nftproxy_fast_path_interfaces", interfaces)
         has_none = bool(fault) and not interfaces
         (self._pipeline.unavailable.add if has_none else self._pipeline.unavailable.discard)("fast_path")
-        self._report_ongoing(
+        self.report_ongoing(
             Code.FAST_PATH_INCOMPLETE, {fault: fault} if fault else {}, "the fast path is complete again"
         )
 
-    def _report_ongoing(self, code: Code, warnings: Mapping[S, str], recovery: str) -> None:
+    def report_ongoing(self, code: Code, warnings: Mapping[S, str], recovery: str) -> None:
         """Replace the warnings of a code, by their subjects.  Log each subject that is new, and the end of all."""
         before = self._ongoing.pop(code, frozenset())
         if warnings:

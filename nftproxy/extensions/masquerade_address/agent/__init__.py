@@ -1,0 +1,1 @@
+"""The part of the source of masqueraded connections that follows interfaces."""
