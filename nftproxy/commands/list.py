@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -15,7 +15,7 @@ from nftproxy.agent.socket.answers import End, EndpointRow, ListingRow
 from nftproxy.api.selectors import parse_selector
 from nftproxy.commands.agent_client import LIVE, AgentClient
 from nftproxy.commands.other_nodes import NODES_BESIDE_SELECTOR, NodesAsked, nodes_asked, report_failures
-from nftproxy.commands.output import MOST_ITEMS, STRUCTURED, age, items, structured, table, with_times
+from nftproxy.commands.output import STRUCTURED, age, fitted, structured, table, with_times
 from nftproxy.model.addresses import host_port, port_text
 from nftproxy.model.texts import printable
 from nftproxy.sources.context_namespace import context_namespace
@@ -30,6 +30,8 @@ class Listing(NamedTuple):
     columns: Cells
     wide: Cells = MappingProxyType({})
     name: Callable[[Any], str] = operator.attrgetter("key")
+    lists: frozenset[str] = frozenset()
+    """The columns with lists of addresses and ports, without which the narrow table isn't fitted into a width."""
 
 
 def _used(row: EndpointRow) -> str:
@@ -42,20 +44,19 @@ LISTINGS: Mapping[str, Listing] = {
             "NAME": lambda row: row.service,
             "TYPE": lambda row: row.type,
             "CLUSTER-IP": lambda row: ",".join(row.cluster_ips),
-            "EXTERNAL-IP": lambda row: items(row.external_ips, is_wide=False),
-            "PORT(S)": lambda row: items(row.ports, is_wide=False),
+            "EXTERNAL-IP": lambda row: ",".join(row.external_ips),
+            "PORT(S)": lambda row: ",".join(row.ports),
             "ENDPOINTS": lambda row: f"{row.used}/{row.known}",
             "STATE": lambda row: row.state,
             "AGE": lambda row: age(time.time() - row.created) if row.created else "<unknown>",
         },
         {
-            "EXTERNAL-IP": lambda row: items(row.external_ips, is_wide=True),
-            "PORT(S)": lambda row: items(row.ports, is_wide=True),
             "LOCAL": lambda row: str(row.local) if "Local" in (row.internal_policy, row.external_policy) else "",
             "POLICY": lambda row: f"{row.internal_policy}/{row.external_policy}",
             "AFFINITY": lambda row: "" if row.affinity is None else f"{row.affinity}s",
             "NOTES": lambda row: "; ".join(row.notes),
         },
+        lists=frozenset({"CLUSTER-IP", "EXTERNAL-IP", "PORT(S)"}),
     ),
     "endpoints": Listing(
         {
@@ -201,7 +202,7 @@ def _of_nodes(asked: NodesAsked, what: str, names: Sequence[str], query: Mapping
         cells = {name: cell for name, cell in cells.items() if name not in OF_A_NODE}
         header = (*cells, "NODES")
         lines = ((*(cell(each.row) for cell in cells.values()), _nodes(each.nodes, len(outcomes))) for each in rows)
-        click.echo("\n".join(table(header, lines)))
+        click.echo("\n".join(_table(listing, output, header, lines)))
     else:
         click.echo("No resources found", err=True)
     return 0 if report_failures(outcomes) else 1
@@ -211,10 +212,14 @@ OF_A_NODE = frozenset({"LOCAL", "AGE"})
 """Columns that a merged listing lacks: each node has another value, or prints it at another time."""
 
 
+MOST_NODES = 3
+"""Nodes of a merged row that are named."""
+
+
 def _nodes(nodes: Sequence[str], asked: int) -> str:
     if len(nodes) == asked:
         return "all"
-    return ",".join(nodes) if len(nodes) <= MOST_ITEMS else f"{len(nodes)} of {asked}"
+    return ",".join(nodes) if len(nodes) <= MOST_NODES else f"{len(nodes)} of {asked}"
 
 
 def _cells(listing: Listing, output: str | None, *, with_namespace: bool) -> Cells:
@@ -251,4 +256,10 @@ def _printed(
         yield from dict.fromkeys(map(listing.name, rows))
     elif rows:
         cells = _cells(listing, output, with_namespace=with_namespace)
-        yield from table(tuple(cells), ([cell(row) for cell in cells.values()] for row in rows))
+        yield from _table(listing, output, tuple(cells), ([cell(row) for cell in cells.values()] for row in rows))
+
+
+def _table(listing: Listing, output: str | None, header: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:
+    if output == "wide" or not listing.lists:
+        return table(header, rows)
+    return fitted(header, rows, listing.lists)

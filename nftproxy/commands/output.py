@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 
 import click
 import msgspec
@@ -16,16 +16,72 @@ GAP = 3
 WIDEST = 60
 """Characters to which a column is padded.  A longer cell moves the rest of its own row only."""
 
-MOST_ITEMS = 3
-"""Items of a list in a cell that isn't wide, as in kubectl (pkg/printers/internalversion, formatEndpoints)."""
+NARROW = 120
+"""Characters of a line of Services, unless -o wide asks for more."""
+NARROW_GAP = 2
+"""Blanks between two columns of a table that doesn't fit otherwise."""
+LIST, NAME, ADDRESS = 18, 12, 13
+"""The least characters to which columns are cut in turn: an IPv4 address with "+10", a name, a part of an address."""
+CUT = "..."
+"""The end of a cell that is cut."""
 
 
-def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:
+def table(header: Sequence[str], rows: Iterable[Sequence[str]], gap: int = GAP) -> Iterator[str]:
     """Yield the lines of a table."""
     cells = [list(header), *([printable(cell) or "<none>" for cell in row] for row in rows)]
     widths = [min(max(map(len, column)), WIDEST) for column in zip(*cells, strict=True)]
     for row in cells:
-        yield (" " * GAP).join(map(str.ljust, row, widths)).rstrip()
+        yield (" " * gap).join(map(str.ljust, row, widths)).rstrip()
+
+
+def fitted(header: Sequence[str], rows: Iterable[Sequence[str]], lists: Collection[str]) -> Iterator[str]:
+    """Yield the lines of a table in at most `NARROW` characters, as long as its columns have no longer names.
+
+    First `lists` are cut, then the blanks between columns, then the other columns, then `lists` again.
+
+    Args:
+        header: the columns' names.
+        rows: the cells.
+        lists: the columns whose cells are lists of texts, with a comma between two.
+    """
+    cells = [[printable(cell) or "<none>" for cell in row] for row in rows]
+    of_lists = [number for number, name in enumerate(header) if name in lists]
+    others = [number for number, name in enumerate(header) if name not in lists]
+    for columns, least, gap in ((of_lists, LIST, GAP), (others, NAME, NARROW_GAP), (of_lists, ADDRESS, NARROW_GAP)):
+        widths = _narrowed(_widths(header, cells), columns, [max(least, len(name)) for name in header], gap)
+        cells = [[_cut(cell, width) for cell, width in zip(row, widths, strict=True)] for row in cells]
+    has_place = _length(_widths(header, cells), GAP) <= NARROW
+    yield from table(header, cells, GAP if has_place else NARROW_GAP)
+
+
+def _widths(header: Sequence[str], cells: Iterable[Sequence[str]]) -> list[int]:
+    return [max(map(len, column)) for column in zip(header, *cells, strict=True)]
+
+
+def _length(widths: Sequence[int], gap: int) -> int:
+    """The characters of a line."""
+    return sum(widths) + gap * (len(widths) - 1)
+
+
+def _narrowed(widths: Sequence[int], columns: Sequence[int], least: Sequence[int], gap: int) -> list[int]:
+    """Return widths of which the largest of these columns are lowered, until a line fits or each has its least."""
+    lowered = list(widths)
+    for _ in range(_length(widths, gap) - NARROW):
+        wide = [each for each in columns if lowered[each] > least[each]]
+        if wide:
+            lowered[max(wide, key=lowered.__getitem__)] -= 1
+    return lowered
+
+
+def _cut(cell: str, width: int) -> str:
+    """Return a cell in this width: the first items of a list and the number of the rest, or the first characters."""
+    if len(cell) <= width:
+        return cell
+    texts = cell.split(",")
+    for count in range(len(texts) - 1, 0, -1):
+        if len(short := f"{','.join(texts[:count])}+{len(texts) - count}") <= width:
+            return short
+    return f"{cell[: width - len(CUT)]}{CUT}"
 
 
 def age(seconds: float) -> str:
@@ -53,13 +109,6 @@ def age(seconds: float) -> str:
 
 def _two(much: int, unit: str, rest: int, smaller: str) -> str:
     return f"{much}{unit}{rest}{smaller}" if rest else f"{much}{unit}"
-
-
-def items(texts: Sequence[str], *, is_wide: bool) -> str:
-    """Return a list as kubectl writes it, cut after `MOST_ITEMS` unless it is wide: "a,b,c + 2 more..."."""
-    shown = texts if is_wide else texts[:MOST_ITEMS]
-    more = len(texts) - len(shown)
-    return ",".join(shown) + (f" + {more} more..." if more else "")
 
 
 def duration(seconds: float) -> str:

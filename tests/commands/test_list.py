@@ -68,11 +68,58 @@ def test_services_by_name() -> None:
     assert nftproxy("list", "svc", "web", "-A").status == 2
 
 
-def test_long_lists_are_cut_unless_wide() -> None:
-    """After three addresses the rest is counted, as by kubectl, and -o wide has them all."""
-    assert "203.0.113.1,203.0.113.2,203.0.113.3 + 2 more...   80:30080/TCP" in nftproxy("list", "svc", "-A").out
-    wide = nftproxy("list", "svc", "-A", "-o", "wide").out
-    assert "203.0.113.1,203.0.113.2,203.0.113.3,203.0.113.4,203.0.113.5   80:30080/TCP" in wide
+def test_long_lists_are_cut_unless_wide(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A line is at most 120 characters long: of addresses that don't fit the number is printed, and -o wide has all."""
+    addresses = [f"203.0.113.{number}" for number in range(1, 6)]
+    monkeypatch.setitem(ROWS, "services", [service_row("api"), service_row("web", *addresses), End()])
+    *_, web = nftproxy("list", "svc", "-A").out.splitlines()
+    assert "   203.0.113.1,203.0.113.2+3   80:30080/TCP   1/2         Served   <unknown>" in web
+    assert f"{','.join(addresses)}   80:30080/TCP" in nftproxy("list", "svc", "-A", "-o", "wide").out
+
+
+def of_both_families(number: int, namespace: str, name: str, kind: str) -> ServiceRow:
+    """A Service of a large cluster, with addresses of both families."""
+    ips = (f"10.96.{number // 250}.{number % 250 + 1}", f"fd00:10:96:4000:8000::{number:x}")
+    external = (f"203.0.113.{number % 250}", f"2001:db8:113::{number:x}") if kind == "LoadBalancer" else ()
+    port = f"{80 + number % 9000}/TCP" if kind == "ClusterIP" else f"443:3{number % 10000:04}/TCP"
+    row = service_row(name, *external)
+    return msgspec.structs.replace(
+        row,
+        namespace=namespace,
+        type=kind,
+        cluster_ips=ips,
+        ports=(port, "53/UDP")[: 1 + number % 2],
+        state="NoEndpoints" if number % 7 == 0 else "Served",
+        created=1,
+    )
+
+
+@pytest.mark.parametrize(
+    ("kinds", "namespace", "is_whole"),
+    [
+        (("ClusterIP",), "kube-system", True),
+        (("ClusterIP", "NodePort", "LoadBalancer"), "kube-system", False),
+        (("LoadBalancer",), "n" * 63, False),
+    ],
+)
+def test_a_large_cluster_of_both_families_fits(
+    kinds: tuple[str, ...], namespace: str, is_whole: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """5,000 Services with addresses of both families fit 120 characters, with at least the primary address of each.
+
+    Names are whole if lists of addresses leave the place for them.
+    """
+    names = [f"web-{number}" + "-with-a-name" * (not is_whole) for number in range(5_000)]
+    rows = [of_both_families(at, namespace, name, kinds[at % len(kinds)]) for at, name in enumerate(names)]
+    monkeypatch.setitem(ROWS, "services", [*rows, End()])
+    header, *lines = nftproxy("list", "svc", "-A").out.splitlines()
+    assert max(map(len, (header, *lines))) <= 120
+    cells = [re.split(" {2,}", line) for line in lines]
+    assert {len(each) for each in cells} == {len(header.split())}
+    at = header.split().index("CLUSTER-IP")
+    assert [each[at] for each in cells] == [f"{row.cluster_ips[0]}+1" for row in rows]
+    assert all(name.startswith(each[1].removesuffix("...")) for name, each in zip(names, cells, strict=True))
+    assert all(each[1] == name for name, each in zip(names, cells, strict=True)) is is_whole
 
 
 def test_local_endpoints_are_counted_for_policy_local_alone(monkeypatch: pytest.MonkeyPatch) -> None:
