@@ -191,7 +191,7 @@ class AgentClient(NamedTuple):
         what = f"no agent answers at {self.path}: {why}"
         if running is None:
             advice = "no nftproxy runs in this network namespace: start it; until then the rules stay as they are"
-            elsewhere = "from another machine: kubectl exec -n kube-system ds/nftproxy -- nftproxy COMMAND"
+            elsewhere = "from another machine: kubectl nftproxy COMMAND"
             return NoAnswer(what, f"{advice} ({elsewhere})")
         return NoAnswer(
             f"{what}, but an agent runs{_number(running.process)}",

@@ -8,11 +8,12 @@ from typing import Any, NamedTuple
 
 import click
 
-from nftproxy.commands.pod_options import label_of, pod_options, pod_settings
+from nftproxy.commands.pod_options import label_of, namespace_of, pod_options, pod_settings
 from nftproxy.config.flags import flags_by_path, override
 from nftproxy.config.parse_config import EMPTY_CONFIG, parse_config
 from nftproxy.deploy.daemonset import ALERTS, TEMPLATE, DaemonSetOptions, alerts_of, configuration, deployed, render
 from nftproxy.deploy.distributions import DISTRIBUTIONS, Distribution
+from nftproxy.deploy.reader import reader_objects
 from nftproxy.model.codes import Code
 from nftproxy.model.pod_interfaces import POD_INTERFACES, PodInterfaces, of_daemon_sets
 from nftproxy.model.settings import Config
@@ -92,10 +93,12 @@ def manifests_command(
     Nothing is left to fill in.  FILE has the cluster's own kube-proxy ConfigMap, "-" is standard input: kubectl
     --namespace kube-system get configmap kube-proxy --output yaml.  Options override it.
 
-    With --reader, which no other option changes, it prints the rights for `status --all-nodes` and the like.
+    With --reader it prints the rights for `status --all-nodes` and the like, for agents in the --namespace.  No other
+    option changes these.
     """
     if reader:
-        click.echo((deploy_templates_dir() / READER).read_text(), nl=False)
+        text = (deploy_templates_dir() / READER).read_text()
+        click.echo(reader_objects(text, namespace_of(options["namespace"])), nl=False)
         return
     chosen = DISTRIBUTIONS[distribution]
     found = read_kube_proxy(config_maps) if config_maps else KubeProxySettings(EMPTY_CONFIG, "")

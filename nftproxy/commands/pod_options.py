@@ -48,8 +48,6 @@ def pod_settings(
     Raises:
         click.BadParameter: a value can't be what it is for.
     """
-    if not is_label(namespace):
-        raise click.BadParameter(f"{namespace!r} is not the name of a namespace", param_hint="--namespace")
     for name in image_pull_secret:
         if not is_subdomain(name):
             raise click.BadParameter(f"{name!r} is not the name of a Secret", param_hint="--image-pull-secret")
@@ -59,12 +57,23 @@ def pod_settings(
         "affinity": _yaml(affinity, dict, "--affinity"),
     }
     return {
-        "namespace": namespace,
+        "namespace": namespace_of(namespace),
         "pull_secrets": tuple(image_pull_secret),
         "pod_labels": tuple(label_of(text, "--pod-label") for text in pod_label),
         "pod_annotations": tuple(_annotation_of(text) for text in pod_annotation),
         **{name: value for name, value in read.items() if value is not None},
     }
+
+
+def namespace_of(text: str) -> str:
+    """Return the name of a namespace.
+
+    Raises:
+        click.BadParameter: no namespace can have this name.
+    """
+    if not is_label(text):
+        raise click.BadParameter(f"{text!r} is not the name of a namespace", param_hint="--namespace")
+    return text
 
 
 def label_of(text: str, option: str) -> tuple[str, str]:

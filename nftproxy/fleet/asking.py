@@ -24,6 +24,7 @@ from nftproxy.fleet.inventory import (
     AGENT_CONTAINER,
     AGENT_LABEL,
     KUBE_PROXY_LABEL,
+    KUBE_PROXY_NAMESPACE,
     ClusterNode,
     ListedObject,
     ListPage,
@@ -129,7 +130,7 @@ async def _nodes(api: ClusterApi, access: FleetAccess, choice: NodeChoice) -> li
     """
     nodes = await _listed(api, "nodes", "", choice.selector)
     agents = await _listed(api, "pods", access.namespace, AGENT_LABEL)
-    proxies = await _listed(api, "pods", access.namespace, KUBE_PROXY_LABEL)
+    proxies = await _listed(api, "pods", KUBE_PROXY_NAMESPACE, KUBE_PROXY_LABEL)
     found = inventory(nodes, agents, proxies)
     if not choice.names:
         return found

@@ -14,8 +14,8 @@ AGENT_CONTAINER = "nftproxy"
 """The agent's container in such a pod."""
 WITH_NET_ADMIN = ("/venv/bin/python-net-admin", "-m", "nftproxy")
 """The command line with CAP_NET_ADMIN in this container, which an exec doesn't have (examples/deploy/Containerfile)."""
-KUBE_PROXY_LABEL = "k8s-app=kube-proxy"
-"""The label of kube-proxy's pods (kubernetes, cmd/kubeadm/app/phases/addons/proxy/manifests.go)."""
+KUBE_PROXY_LABEL, KUBE_PROXY_NAMESPACE = "k8s-app=kube-proxy", "kube-system"
+"""The label and the namespace of kube-proxy's pods (kubernetes, cmd/kubeadm/app/phases/addons/proxy/manifests.go)."""
 
 
 class ClusterNode(msgspec.Struct, frozen=True, order=True):

@@ -6,6 +6,7 @@ import itertools
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -17,11 +18,11 @@ from nftproxy.fleet.inventory import WITH_NET_ADMIN
 from tests.commands.test_manifests import API_VERSIONS, expect_valid
 from tests.conformance.apiserver.clients import bearer
 from tests.support.command import nftproxy
-from tests.support.fleet import FleetOfAgents, answering, status_of
+from tests.support.fleet import FleetOfAgents, answering, kube_proxy_pod, status_of
 
-TEXT = nftproxy("manifests", "--reader").out
-OBJECTS = {each["kind"]: each for each in yaml.safe_load_all(TEXT)}
-NAMESPACES = ("kube-system", "default", "")
+OTHER = "network"
+"""A namespace of agents that isn't kube-proxy's."""
+NAMESPACES = ("kube-system", OTHER, "default", "")
 VERBS = "get list watch create update patch delete deletecollection impersonate".split()
 RESOURCES = [
     ("", each)
@@ -35,34 +36,42 @@ RESOURCES = [
     ("rbac.authorization.k8s.io", "clusterroles"),
     ("admissionregistration.k8s.io", "validatingadmissionpolicies"),
 ]
-ALLOWED = {
-    *(("", "nodes", "list", namespace) for namespace in NAMESPACES),
-    ("", "pods", "list", "kube-system"),
-    ("", "pods/exec", "get", "kube-system"),
-    ("", "pods/exec", "create", "kube-system"),
-}
-"""Group, resource, verb and namespace."""
+
+
+def all_objects(namespace: str) -> list[dict[str, Any]]:
+    """The objects for the readers of agents in a namespace."""
+    return list(yaml.safe_load_all(nftproxy("manifests", "--reader", "--namespace", namespace).out))
+
+
+OBJECTS = {each["kind"]: each for each in all_objects("kube-system")}
 
 
 @pytest.mark.parametrize("version", [each for each in API_VERSIONS if int(each.split(".")[1]) >= 30])
 def test_every_object_is_what_the_api_takes(version: str) -> None:
     """The objects have the fields and types that the API's schemas ask for, in each version with such policies."""
-    for document in OBJECTS.values():
+    for document in all_objects(OTHER):
         expect_valid(yaml.safe_dump(document), version)
 
 
-def test_the_rights_suffice(tmp_path: Path) -> None:
-    """A reader asks all nodes, with servers that check WebSockets by the old rules and by the new rules."""
+@pytest.mark.parametrize("namespace", ["kube-system", OTHER])
+def test_the_rights_suffice(namespace: str, tmp_path: Path) -> None:
+    """A reader asks all nodes, with servers that check WebSockets by the old rules and by the new rules.
+
+    In each namespace of the agents the reader also sees kube-proxy, which is in kube-system.
+    """
     for version in ("v1.34.0", "v1.36.0"):
         with ApiServer(tls=True, authenticate=True) as server:
             server.settings.version = version
-            server.allow(*OBJECTS.values())
-            cluster = FleetOfAgents(server, tmp_path)
+            server.allow(*all_objects(namespace))
+            cluster = FleetOfAgents(server, tmp_path, namespace)
             cluster.add("node-a", status_of("node-a"))
-            assert cluster.nftproxy("status", "--all-nodes").out == "1 node: 1 well\n"
+            server.put(kube_proxy_pod("node-a"))
+            done = cluster.nftproxy("status", "--all-nodes", "--agent-namespace", namespace)
+            assert done.out == "1 node: 1 well\nkube-proxy beside the agent: node-a\n", done.err
 
 
-def test_a_reader_may_do_nothing_else() -> None:
+@pytest.mark.parametrize("agents", ["kube-system", OTHER])
+def test_a_reader_may_do_nothing_else(agents: str) -> None:
     """The API server grants a reader these verbs, and no other verb of any resource in any namespace."""
     with (
         ApiServer(tls=True, authenticate=True) as server,
@@ -72,7 +81,7 @@ def test_a_reader_may_do_nothing_else() -> None:
             verify=server.authority.client_context() if server.authority else False,
         ) as client,
     ):
-        server.allow(*OBJECTS.values())
+        server.allow(*all_objects(agents))
         granted = set()
         for (group, resource), verb, namespace in itertools.product(RESOURCES, VERBS, NAMESPACES):
             name, _, subresource = resource.partition("/")
@@ -83,20 +92,26 @@ def test_a_reader_may_do_nothing_else() -> None:
             )
             if answer.json()["status"]["allowed"]:
                 granted.add((group, resource, verb, namespace))
-    assert granted == ALLOWED
+    assert granted == {
+        *(("", "nodes", "list", namespace) for namespace in NAMESPACES),
+        *(("", "pods", "list", namespace) for namespace in (agents, "kube-system")),
+        ("", "pods/exec", "get", agents),
+        ("", "pods/exec", "create", agents),
+    }
 
 
 def test_the_roles_are_bound_to_the_readers_that_the_policy_names() -> None:
     """Each role is bound to the account and the group whose commands the policy checks, and to nobody else."""
-    policy = OBJECTS["ValidatingAdmissionPolicy"]
+    objects = {each["kind"]: each for each in all_objects(OTHER)[:7]}
+    policy = objects["ValidatingAdmissionPolicy"]
     (condition,) = policy["spec"]["matchConditions"]
     for kind in ("ClusterRoleBinding", "RoleBinding"):
-        account, group = OBJECTS[kind]["subjects"]
+        account, group = objects[kind]["subjects"]
         user = f"system:serviceaccount:{account['namespace']}:{account['name']}"
         assert condition["expression"] == (
             f"request.userInfo.username == '{user}' || '{group['name']}' in request.userInfo.groups"
         )
-    binding = OBJECTS["ValidatingAdmissionPolicyBinding"]
+    binding = objects["ValidatingAdmissionPolicyBinding"]
     assert (binding["spec"]["policyName"], binding["spec"]["validationActions"]) == (
         policy["metadata"]["name"],
         ["Deny"],

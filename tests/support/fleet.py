@@ -34,20 +34,23 @@ def node(name: str, **labels: str) -> dict[str, Any]:
     return {"kind": "Node", "metadata": {"name": name, "labels": known | labels}}
 
 
-def pod(name: str, node_name: str, labels: Mapping[str, str], *, is_ready: bool = True) -> dict[str, Any]:
+def pod(
+    name: str, node_name: str, labels: Mapping[str, str], *, is_ready: bool = True, namespace: str = NAMESPACE
+) -> dict[str, Any]:
     """A Pod that runs on a node."""
     conditions = [{"type": "Ready", "status": str(is_ready)}]
     return {
         "kind": "Pod",
-        "metadata": {"name": name, "namespace": NAMESPACE, "labels": dict(labels)},
+        "metadata": {"name": name, "namespace": namespace, "labels": dict(labels)},
         "spec": {"nodeName": node_name, "containers": [{"name": "nftproxy"}]},
         "status": {"phase": "Running", "conditions": conditions},
     }
 
 
-def agent_pod(node_name: str, *, is_ready: bool = True) -> dict[str, Any]:
+def agent_pod(node_name: str, *, is_ready: bool = True, namespace: str = NAMESPACE) -> dict[str, Any]:
     """The agent's Pod on a node, as the DaemonSet makes it."""
-    return pod(f"nftproxy-{node_name}", node_name, {"app.kubernetes.io/name": "nftproxy"}, is_ready=is_ready)
+    labels = {"app.kubernetes.io/name": "nftproxy"}
+    return pod(f"nftproxy-{node_name}", node_name, labels, is_ready=is_ready, namespace=namespace)
 
 
 def kube_proxy_pod(node_name: str) -> dict[str, Any]:
@@ -61,9 +64,11 @@ class FleetOfAgents:
     Args:
         server: the API server.
         directory: the directory of a kubeconfig.
+        namespace: the pods' namespace.
     """
 
-    def __init__(self, server: ApiServer, directory: Path) -> None:
+    def __init__(self, server: ApiServer, directory: Path, namespace: str = NAMESPACE) -> None:
+        self._namespace = namespace
         self._server = server
         self._kubeconfig = server.write_kubeconfig(directory / "kubeconfig")
         self._commands: dict[str, RunCommand] = {}
@@ -72,7 +77,7 @@ class FleetOfAgents:
 
     def add(self, name: str, run: RunCommand, *, is_ready: bool = True) -> None:
         """Add a node with an agent."""
-        self._server.put(node(name), agent_pod(name, is_ready=is_ready))
+        self._server.put(node(name), agent_pod(name, is_ready=is_ready, namespace=self._namespace))
         self._commands[f"nftproxy-{name}"] = run
 
     async def _run(self, request: ExecRequest) -> ExecResult:
