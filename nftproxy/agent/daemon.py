@@ -36,6 +36,7 @@ from nftproxy.agent.reporting import occurrences
 from nftproxy.agent.reporting.event_recorder import EventRecorder, PostEvent
 from nftproxy.agent.reporting.fault_reporter import FaultReporter
 from nftproxy.agent.reporting.health import Health
+from nftproxy.agent.reporting.local_gaps import LocalGaps
 from nftproxy.agent.reporting.measurements import measure
 from nftproxy.agent.reporting.metrics import Metrics
 from nftproxy.agent.reporting.sync_reporter import SyncReporter
@@ -111,7 +112,8 @@ class Daemon:
         report = self._events.report_fault
         given = AgentContext(pipeline, self._kernel, self.metrics, self.faults, report)
         self._parts = tuple(filter(None, [make(given) for make in extensions]))
-        exposed = [each.exposition for each in self._parts]
+        gaps = LocalGaps(pipeline, self.metrics)
+        exposed = [gaps.exposition, *(each.exposition for each in self._parts)]
         note_taken = pipeline.health_checks.note_taken
         self._listeners = Listeners(
             config, reporter, report, exposed=exposed, note_taken=note_taken, reserve=self._reserve

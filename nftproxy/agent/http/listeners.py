@@ -187,7 +187,7 @@ class Listeners:
             reporter: has health and metrics.
             report: called once for each listener that can't be opened, and again for each new Service of its port.
             limits: limits of connections and listeners, by default from the limit of file descriptors.
-            exposed: called at each scrape, for the metrics that extensions add.
+            exposed: called before each text of metrics, for series to add.
             note_taken: called with the health-check node ports that can't be opened at some address, when these change.
             reserve: lends descriptors for connections when the process has no others.
         """

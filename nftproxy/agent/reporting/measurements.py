@@ -11,7 +11,6 @@ from nftproxy.logs import code_filter, dropped_lines
 from nftproxy.model.addresses import Family
 from nftproxy.model.errors import Unavailable
 from nftproxy.pipeline import Pipeline
-from nftproxy.policy.health_checks import without_local_endpoints
 
 
 def _count_clients(family: Family) -> dict[str, int]:
@@ -43,8 +42,6 @@ def measure(
             metrics.set("nftproxy_affinity_entries", count, family, container)
         if pipeline.has_services(family) and FORWARDING[family] in sysctls:
             metrics.set("nftproxy_forwarding", sysctls[FORWARDING[family]], family)
-        for policy, count in without_local_endpoints(pipeline.state, family).items():
-            metrics.set("kubeproxy_sync_proxy_rules_no_local_endpoints_total", count, family, policy)
     metrics.set("nftproxy_log_lines_dropped_total", dropped_lines())
     metrics.set_each("nftproxy_warnings_total", code_filter.counts())
     metrics.set("nftproxy_conflicts", sum(map(len, pipeline.losses.values())))

@@ -175,6 +175,7 @@ def exercised() -> Metrics:
     made.metrics.count_request(RequestOutcome("200", "GET", "api.example:6443", 0.01))
     made.metrics.set("kubeproxy_nftables_localhost_nodeport_listeners", 1, IPV4)
     made.metrics.set("nftproxy_silent_endpoints", 1, IPV4)
+    made.metrics.set("kubeproxy_sync_proxy_rules_no_local_endpoints_total", 0, IPV4, "internal")
     made.health.set_warnings(Code.OTHER_PROXY, ["kube-proxy has left a table"])
     made.scrape()
     made.metrics.set_only("nftproxy_waiting", "the first load of IPv6")
@@ -636,31 +637,18 @@ def test_values_that_are_set_are_reported() -> None:
     }
 
 
-NO_LOCAL = "kubeproxy_sync_proxy_rules_no_local_endpoints_total"
-
-
-def no_local(**counts: int) -> Mapping[str, float]:
-    """The series of Services without local endpoints, by family and policy, 0 where nothing is said."""
-    return {
-        f'{NO_LOCAL}{{ip_family="{family}",traffic_policy="{policy}"}}': counts.get(f"{family}_{policy}", 0)
-        for family in ("IPv4", "IPv6")
-        for policy in ("internal", "external")
-    }
-
-
 def test_values_are_read_at_the_scrape() -> None:
-    """Elements, and Services without local endpoints, are reported as they are at the scrape."""
+    """Elements are reported as they are at the scrape."""
     made = pipeline()
     metrics = metrics_of(made)
     before = series(metrics, "nftproxy_elements")
-    made.ingest([Put(service(internal_policy="Local")), Put(slice_of(endpoints=["10.1.1.4@node-b"]))])
+    made.ingest([Put(service()), Put(slice_of())])
     after = series(metrics, "nftproxy_elements")
     counts = {
         'nftproxy_elements{ip_family="IPv4"}': made.generations[IPV4].element_count(),
         'nftproxy_elements{ip_family="IPv6"}': made.generations[IPV6].element_count(),
     }
     assert after == counts != before
-    assert series(metrics, NO_LOCAL) == no_local(IPv4_internal=1)
 
 
 NODE = ("nftproxy_forwarding", "nftproxy_conntrack")
