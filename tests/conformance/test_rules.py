@@ -297,6 +297,16 @@ JUDGED: dict[Rule, tuple[World, Callable[[], Broken], Judge]] = {
         functools.partial(EndsAll, unchanged),
         feature(features.ended, Put(slice_of(endpoints=[HERE]))),
     ),
+    Rule.FLOWS: (
+        served(service(ports=["dns:53/udp"]), slice_of(endpoints=[HERE, AWAY], ports=["dns:5353/udp"])),
+        functools.partial(LetsGoOn, unchanged),
+        feature(restrictions.flows_followed, Put(slice_of(endpoints=[HERE], ports=["dns:5353/udp"]))),
+    ),
+    Rule.ASSOCIATIONS: (
+        served(service(ports=["sig:3868/sctp"]), slice_of(endpoints=[HERE, AWAY], ports=["sig:3868/sctp"])),
+        functools.partial(LetsGoOn, unchanged),
+        feature(restrictions.flows_followed, Put(slice_of(endpoints=[HERE], ports=["sig:3868/sctp"]))),
+    ),
     Rule.RESTRICTED: (
         served(service(**EVERYWHERE), PODS),
         functools.partial(LetsGoOn, unchanged),

@@ -29,6 +29,10 @@ OWNERS = "D10"
 """We give a contested front to the older Service, kube-proxy to a claimant that may change at each sync."""
 ANNOTATIONS = "D19"
 """Only we have annotations, and words of the configuration."""
+ASSOCIATIONS = "D20"
+"""kube-proxy lets SCTP associations stay at endpoints that have left."""
+FLOWS = "D23"
+"""kube-proxy lets UDP flows stay that a new policy doesn't allow, or whose Service has no endpoint."""
 RESTRICTIONS = "D21"
 """kube-proxy lets flows go on that nobody has answered."""
 OWN_SETTINGS = (
@@ -45,7 +49,9 @@ _DEFAULTS = Config()
 EVERYTHING = {Family.IPV4: parse_network("0.0.0.0/0"), Family.IPV6: parse_network("::/0")}
 ELSEWHERE = {Family.IPV4: Address("198.19.0.1"), Family.IPV6: Address("2001:2::2:1")}
 """Addresses of no Service (RFC 2544, RFC 5180)."""
-SHOWN = frozenset({"D3", REJECTED, MEMORY, "D8", "D9", OWNERS, "D11", "D15", ANNOTATIONS, RESTRICTIONS})
+SHOWN = frozenset(
+    {"D3", REJECTED, MEMORY, "D8", "D9", OWNERS, "D11", "D15", ANNOTATIONS, ASSOCIATIONS, FLOWS, RESTRICTIONS}
+)
 """The deviations that single connections of a lab can show."""
 
 

@@ -58,6 +58,11 @@ class Rule(Enum):
     HEALTH = "Node ports", "The answer at an address is that of its family"
     NODE_PORTS = "Node ports", "Node ports are served on the addresses of each"
     ESTABLISHED = "When rules change", "Established TCP connections are never touched"
+    FLOWS = "When rules change", "UDP flows to a Service's address or node port that go to none of its usable endpoints"
+    ASSOCIATIONS = (
+        "When rules change",
+        "SCTP associations are deleted likewise once their endpoint is in no EndpointSlice",
+    )
     RESTRICTED = "When rules change", "So a new restriction holds for one-way UDP and repeated TCP handshakes too"
     CHANGES = "When rules change", "A first change is applied at once"
 
@@ -97,6 +102,8 @@ def rule_of(oracle: Oracle, probe: Probe, seen: Iterable[Outcome], what: str) ->
     front, expected = oracle.front_of(place), oracle.expected(probe)
     if what == NOT_REMEMBERED:
         return Rule.AFFINITY
+    if what == WRONGLY_FOLLOWED:
+        return Rule.ASSOCIATIONS if probe.protocol == "sctp" else Rule.FLOWS
     if what in _BY_WHAT:
         return _BY_WHAT[what]
     if what == WRONGLY_REFUSED:
@@ -118,6 +125,8 @@ WRONGLY_ENDED = "treats a connection whose endpoint left otherwise"
 """The `what` of a `Difference` if an established connection ends and should not, or the reverse."""
 WRONGLY_GOING_ON = "goes on after a restriction that excludes its client"
 """The `what` of a `Difference` if a flow that nobody has answered goes on."""
+WRONGLY_FOLLOWED = "goes on otherwise after a change"
+"""The `what` of a `Difference` if a flow stays at its endpoint and should not, or the reverse."""
 WRONGLY_HEALTHY = "has another answer to a health check"
 """The `what` of a `Difference` of a health-check node port."""
 _BY_WHAT = {WRONGLY_GOING_ON: Rule.RESTRICTED, WRONGLY_HEALTHY: Rule.HEALTH}

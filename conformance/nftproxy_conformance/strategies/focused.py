@@ -358,3 +358,19 @@ def sample() -> World:
     return world_of(
         PLAIN_NODE, PLAIN_CONFIG, [*given, ServiceCIDR("kubernetes", SERVICE_CIDRS)], knows_interfaces=False
     )
+
+
+@st.composite
+def flow_changes(draw: st.DrawFn) -> tuple[World, list[Event]]:
+    """A Service with ports of UDP and SCTP, and a change of its policies and endpoints."""
+    ports = (ServicePort("dns", Protocol.UDP, 53, 30053), ServicePort("sig", Protocol.SCTP, 3868, 30868))
+    before = draw(focused(_ready, ports=st.just(ports), **_everywhere))._replace(knows_interfaces=True)
+    happened: list[Event] = [
+        Put(structs.replace(each, internal_policy=draw(policies), external_policy=draw(policies)))
+        for each in before.services
+    ]
+    for each in before.slices:
+        drawn = [(pod, _AFTERWARDS[draw(st.sampled_from(list(_AFTERWARDS)))]) for pod in each.endpoints]
+        left = Endpoints.of(structs.replace(pod, **state) for pod, state in drawn if state is not None)
+        happened.append(Put(structs.replace(each, endpoints=left)))
+    return before, happened

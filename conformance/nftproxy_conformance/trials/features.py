@@ -26,7 +26,7 @@ from nftproxy_conformance.strategies import focused
 from nftproxy_conformance.strategies.probes import pings, probes
 from nftproxy_conformance.strategies.worlds import blind_worlds, changes, crowded_worlds, strangers, world_after
 from nftproxy_conformance.trials.finding import Finding, differs
-from nftproxy_conformance.trials.restrictions import denied, health_checked
+from nftproxy_conformance.trials.restrictions import denied, flows_followed, health_checked
 from nftproxy_conformance.trials.trial import TIMES, Difference, Trial, but_for_sources, exactly
 
 ENOUGH = 1000
@@ -287,6 +287,7 @@ FEATURES = (
     Feature("failover from silent endpoints", focused.silenced_worlds, silenced),
     Feature("failover after refusals", focused.refusing_worlds, refused),
     Feature("connections to gone endpoints", focused.departures(), ended),
+    Feature("flows after changes", focused.flow_changes(), flows_followed),
     Feature("denials under traffic", focused.restrictions, denied),
     Feature("health checks by family", focused.checked_worlds, health_checked),
     Feature("uniform choice", crowded_worlds, evenly),
