@@ -19,6 +19,21 @@ def socket_family(address: Address) -> socket.AddressFamily:
     return socket.AF_INET6 if family_of(address) is Family.IPV6 else socket.AF_INET
 
 
+def is_smuggled(connection: socket.socket) -> bool:
+    """Return whether a connection to an IPv4 loopback address doesn't come from a loopback address.
+
+    Such a connection comes from outside, if route_localnet is on (CVE-2020-8558).  kube-proxy turns that on, and leaves
+    it on.
+    """
+    if connection.family is not socket.AF_INET:
+        return False
+    try:
+        own, peer = connection.getsockname()[0], connection.getpeername()[0]
+    except OSError:  # the client has gone
+        return False
+    return own.startswith("127.") and not peer.startswith("127.")
+
+
 def reset(*ends: socket.socket) -> None:
     """Make closing these connections reset them (SO_LINGER with no time), so that the kernel keeps nothing of them."""
     for end in ends:

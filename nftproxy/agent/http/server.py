@@ -27,7 +27,7 @@ from urllib.parse import parse_qsl, unquote
 import h11
 
 from nftproxy.agent.http.connection_limits import BoundedConnections, ClientRates
-from nftproxy.agent.tcp import pause_accepting, reset
+from nftproxy.agent.tcp import is_smuggled, pause_accepting, reset
 from nftproxy.logs import warn
 from nftproxy.model.codes import Code
 
@@ -114,7 +114,10 @@ class HttpServer:
             await asyncio.wait(self._conversations)
 
     def _accept(self, listening: socket.socket) -> None:
-        """Accept the connections that wait, up to some.  While more wait, clients beyond their rate are refused."""
+        """Accept the connections that wait, up to some.  While more wait, clients beyond their rate are refused.
+
+        Connections to loopback addresses from outside are always refused.
+        """
         is_behind, reserve = self._is_behind[listening], self._connections.reserve
         if reserve.is_short:
             reserve.refill()
@@ -130,7 +133,8 @@ class HttpServer:
                 pause_accepting(listening, partial(self._accept, listening), lambda: listening in self._is_behind)
                 return
             client = address[0] if isinstance(address, tuple) else ""
-            if self._rates.admit(listening, client, is_flooded=is_behind) or not is_behind:
+            is_within = self._rates.admit(listening, client, is_flooded=is_behind) or not is_behind
+            if is_within and not is_smuggled(made):
                 task = asyncio.get_running_loop().create_task(self._begin(made, (self._listener, listening)))
                 self._beginning.add(task)
                 task.add_done_callback(self._beginning.discard)
