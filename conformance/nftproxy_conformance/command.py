@@ -11,6 +11,7 @@ import click
 
 from nftproxy.commands.offline import EXISTING
 from nftproxy.commands.options import CONFIG, TEMPLATES
+from nftproxy.commands.output import STRUCTURED
 from nftproxy.config.parse_config import EMPTY_CONFIG, parse_config
 from nftproxy.kernel.capabilities import probe
 from nftproxy.library import renderer
@@ -48,7 +49,7 @@ from nftproxy_conformance.session import Session
 )
 @click.option("--node", default="", help="Which Node of the manifests to play, if there are several.", metavar="NAME")
 @CONFIG
-@click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
+@click.option("-o", "--output", type=click.Choice(["text", *STRUCTURED]), default="text", show_default=True)
 def conformance_command(
     templates: Path | None,
     examples: int,
@@ -72,12 +73,11 @@ def conformance_command(
     kube-proxy explains it.
     """
     _check_usage(templates, proxy, against, fast_path, manifests, node, config_file)
-    in_json = output == "json"
     effort = Effort(features_named(features), examples, seed)
     if proxy is None:
-        is_well = conform(renderer(templates), probe().capabilities, effort, in_json=in_json, with_fast_path=fast_path)
+        is_well = conform(renderer(templates), probe().capabilities, effort, output=output, with_fast_path=fast_path)
     else:
-        session = Session(proxy, against, _configuration(config_file), in_json)
+        session = Session(proxy, against, _configuration(config_file), output)
         if manifests:
             is_well = session.try_own(_documents(manifests), node)
         else:

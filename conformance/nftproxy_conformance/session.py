@@ -52,13 +52,13 @@ class Session(NamedTuple):
         command: the proxy's command line.
         is_against: whether nftproxy runs beside it.
         configuration: a KubeProxyConfiguration that the proxy needs.
-        in_json: how the report is printed.
+        output: how the report is printed, as text, JSON or YAML.
     """
 
     command: str
     is_against: bool
     configuration: Manifest
-    in_json: bool
+    output: str
 
     def try_made_up(self, effort: Effort) -> bool:
         """Try made-up clusters, and return True if all features pass.
@@ -72,7 +72,7 @@ class Session(NamedTuple):
         with self._trial(made_up(base)) as trial:
             show_progress("the proxy starts", 0)
             trial.load(suited(sample()))
-            return try_features(trial, effort._replace(features=suited_features), in_json=self.in_json)
+            return try_features(trial, effort._replace(features=suited_features), output=self.output)
 
     def try_own(self, documents: Sequence[Manifest], node: str) -> bool:
         """Try an operator's cluster from one of its Nodes, and return True if all differences are explained.
@@ -91,7 +91,7 @@ class Session(NamedTuple):
             show_progress("the proxy starts", 0)
             compared = compare(trial, cluster)
             show_progress("", 0)
-        return show(compared, in_json=self.in_json)
+        return show(compared, output=self.output)
 
     @contextmanager
     def _trial(self, shown: Presentation, most_more: float = float("inf")) -> Iterator[Trial]:

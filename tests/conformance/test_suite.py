@@ -13,6 +13,7 @@ from typing import NamedTuple
 from unittest import mock
 
 import pytest
+import yaml
 from hypothesis import given
 from msgspec import structs
 from nftproxy_conformance.lab import DROPPED, TCP_RESET, Lab, LabError, Origin, Outcome, Probe, is_even, obstacle
@@ -302,7 +303,13 @@ def test_the_report_may_be_json(tmp_path: Path) -> None:
     assert all(each.startswith("reaches ") for each in wrong["expected"])
     assert wrong["rule"]["section"] == "semantics.md#virtual-addresses"
     assert wrong["manifests.yaml"].startswith("apiVersion: v1\n")
-    assert nftproxy("conformance", *options[:-2]).status == 0
+    in_yaml = nftproxy("conformance", "--output", "yaml", *options[2:6])
+    document = yaml.safe_load(in_yaml.out)
+    assert (in_yaml.status, document["verdict"], [each["name"] for each in document["features"]]) == (
+        0,
+        "pass",
+        ["ClusterIP"],
+    )
 
 
 @needs_lab

@@ -117,7 +117,7 @@ def try_beside(name: str) -> str:
             kept.ask()
             proxy.lab.node.run(beside(name, step))
             found = trial.differences(cluster.world, probes)
-            show(Comparison(cluster, probes, found), in_json=False)
+            show(Comparison(cluster, probes, found), output="text")
             counts.append(len(found))
         kept.ask()
         proxy.lab.node.run(beside(name, "works"))

@@ -6,13 +6,13 @@ verdict fails if any difference has no explanation.
 
 from __future__ import annotations
 
-import json
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 import click
 
+from nftproxy.commands.output import STRUCTURED, structured
 from nftproxy_conformance.lab import Probe
 from nftproxy_conformance.reports.words import any_of, as_json, connection
 from nftproxy_conformance.specification.oracle import Oracle
@@ -54,9 +54,9 @@ def compare(trial: Trial, cluster: OwnCluster) -> Comparison:
     return Comparison(cluster, wanted, found)
 
 
-def show(comparison: Comparison, *, in_json: bool) -> bool:
+def show(comparison: Comparison, *, output: str) -> bool:
     """Print a comparison.  True if all differences are explained."""
-    click.echo(_json(comparison) if in_json else _text(comparison))
+    click.echo(structured(document(comparison), output) if output in STRUCTURED else _text(comparison))
     return not comparison.unexplained
 
 
@@ -120,19 +120,17 @@ def _verdict(comparison: Comparison) -> str:
     return f"{explained:,} differences are explained, {len(comparison.unexplained):,} are not"
 
 
-def _json(comparison: Comparison) -> str:
+def document(comparison: Comparison) -> dict[str, Any]:
+    """Return a comparison as JSON has it."""
     oracle = Oracle(comparison.cluster.world)
-    return json.dumps(
-        {
-            "verdict": "fail" if comparison.unexplained else "pass",
-            "node": comparison.cluster.world.node.name,
-            "services": len(comparison.cluster.world.services),
-            "connections": len(comparison.probes),
-            "problems": [each.coded for each in comparison.cluster.problems],
-            "differences": [_difference(each, oracle) for each in comparison.differences],
-        },
-        indent=2,
-    )
+    return {
+        "verdict": "fail" if comparison.unexplained else "pass",
+        "node": comparison.cluster.world.node.name,
+        "services": len(comparison.cluster.world.services),
+        "connections": len(comparison.probes),
+        "problems": [each.coded for each in comparison.cluster.problems],
+        "differences": [_difference(each, oracle) for each in comparison.differences],
+    }
 
 
 def _difference(difference: Difference, oracle: Oracle) -> dict[str, Any]:

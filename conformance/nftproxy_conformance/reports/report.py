@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
@@ -11,6 +10,7 @@ from typing import Any, NamedTuple
 import click
 from hypothesis.configuration import set_hypothesis_home_dir
 
+from nftproxy.commands.output import STRUCTURED, structured
 from nftproxy.model.codes import Code
 from nftproxy.model.errors import BadInput, Problem, Unavailable
 from nftproxy.model.settings import Capabilities
@@ -52,7 +52,7 @@ def features_named(names: Sequence[str]) -> Sequence[Feature]:
 
 
 def conform(
-    renderer: Renderer, capabilities: Capabilities, effort: Effort, *, in_json: bool, with_fast_path: bool
+    renderer: Renderer, capabilities: Capabilities, effort: Effort, *, output: str, with_fast_path: bool
 ) -> bool:
     """Try templates on made-up clusters and print the report.  True if all features pass.
 
@@ -63,15 +63,15 @@ def conform(
     if why := obstacle():
         raise Unavailable(why)
     loaded = suite.check_loading(renderer, capabilities)
-    if not in_json or not loaded.ok:
+    if output not in STRUCTURED or not loaded.ok:
         click.echo(loaded)
     if not loaded.ok:
         return False
     with Trial(Rendered(renderer, capabilities, with_fast_path=with_fast_path)) as trial:
-        return try_features(trial, effort, in_json=in_json)
+        return try_features(trial, effort, output=output)
 
 
-def try_features(trial: Trial, effort: Effort, *, in_json: bool) -> bool:
+def try_features(trial: Trial, effort: Effort, *, output: str) -> bool:
     """Try features and print the report.  True if all pass.
 
     Raises: as `suite.run` does.
@@ -81,7 +81,7 @@ def try_features(trial: Trial, effort: Effort, *, in_json: bool) -> bool:
         results = suite.run(
             trial, examples=effort.examples, start=effort.seed, features=effort.features, progress=show_progress
         )
-        return (_print_json if in_json else _print)(results)
+        return _print_structured(results, output) if output in STRUCTURED else _print(results)
 
 
 def _print(results: Iterable[Result]) -> bool:
@@ -106,13 +106,14 @@ def _tally(deviations: Mapping[str, int]) -> str:
     return "".join(f"  {name}: {count:,}" for name, count in sorted(deviations.items()))
 
 
-def _print_json(results: Iterable[Result]) -> bool:
+def _print_structured(results: Iterable[Result], output: str) -> bool:
     done = []
     for result in results:
         show_progress("", 0)
         done.append(result)
     is_well = all(result.ok for result in done)
-    click.echo(json.dumps({"verdict": "pass" if is_well else "fail", "features": list(map(_result, done))}, indent=2))
+    found = {"verdict": "pass" if is_well else "fail", "features": list(map(_result, done))}
+    click.echo(structured(found, output))
     return is_well
 
 

@@ -6,7 +6,6 @@ docs/semantics.md that it breaks.
 
 from __future__ import annotations
 
-import json
 import re
 import sys
 from collections.abc import Iterator
@@ -15,7 +14,7 @@ from pathlib import Path
 import pytest
 from nftproxy_conformance import session
 from nftproxy_conformance.lab import obstacle
-from nftproxy_conformance.reports.comparison import Comparison, _json, compare
+from nftproxy_conformance.reports.comparison import Comparison, compare, document
 from nftproxy_conformance.reports.report import counterexample
 from nftproxy_conformance.specification.oracle import Oracle
 from nftproxy_conformance.specification.rules import Rule, rule_of
@@ -141,7 +140,7 @@ def test_faults_are_found_and_named_beside_ours(plane: ControlPlane, tmp_path: P
     assert broken(found) == set(FAULTS.values())
     assert not [each for each in found.differences if each.what.startswith(OURS)]
     assert all(each.ours <= each.expected for each in found.unexplained)
-    said = json.loads(_json(found))
+    said = document(found)
     assert said["verdict"] == "fail"
     assert {each["service"] for each in said["differences"]} == {f"shop/{name}" for _, name in FAULTS.values()}
     assert all(each["nftproxy"] != each["seen"] for each in said["differences"] if each["what"] == "went elsewhere")
