@@ -22,6 +22,7 @@ from nftproxy.commands.other_nodes import (
 )
 from nftproxy.commands.output import STRUCTURED, structured
 from nftproxy.explanation.answer import Explanation
+from nftproxy.explanation.brief import brief
 from nftproxy.explanation.expected import missing_chains, with_kernel
 from nftproxy.explanation.packets import Plan, plan
 from nftproxy.explanation.picture import svg
@@ -74,7 +75,7 @@ class Traced(msgspec.Struct, frozen=True):
     "--trace", "wants_trace", is_flag=True, help="Send such packets through a copy of the rules.  Needs root."
 )
 @click.option("--svg", "wants_picture", is_flag=True, help="Draw the path of such connections, as SVG.")
-@click.option("-o", "--output", type=click.Choice(["text", *STRUCTURED]), default="text", show_default=True)
+@click.option("-o", "--output", type=click.Choice(["text", "wide", *STRUCTURED]), default="text", show_default=True)
 def explain_command(
     to: str,
     paths: tuple[Path, ...],
@@ -96,6 +97,8 @@ def explain_command(
     PATHS are manifests, as for render, seen from the node that --node names.  Without PATHS the agent of this node
     answers, and compares the answer with its kernel.  With --all-nodes, --node or -l, and without PATHS, the agents of
     these nodes answer, and nodes that agree are a single answer.
+
+    The text has at most 40 lines, and with -o wide each source, list and endpoint.
 
     With --trace packets go through a throw-away copy of the rules.  The exit status is 1 if the outcome differs from
     the explanation.  With --kernel, and without PATHS, it is a copy of this kernel's rules, otherwise of the rules of
@@ -143,7 +146,7 @@ def _of_nodes(asked: NodesAsked, to: str, source: str | None, output: str) -> in
     if output in STRUCTURED:
         click.echo(structured({"to": to, "from": source or "", "groups": groups}, output))
     elif groups:
-        click.echo("\n".join(map(printable, merged.text(title))))
+        click.echo("\n".join(map(printable, merged.text(title, is_wide=output == "wide"))))
     is_complete = report_failures(outcomes)
     return 0 if is_complete and all(each.is_well for each in groups) else 1
 
@@ -179,7 +182,7 @@ def _show(explanation: Explanation, traced: _Traces | None, kernel: bool, output
         answer = explanation if traced is None else Traced(explanation, traces, untried)
         click.echo(structured(answer, output))
     else:
-        click.echo(explanation)
+        click.echo(explanation if output == "wide" else "\n".join(brief(explanation)))
         if traced is not None:
             click.echo("\n".join(trace_text(traces, COPIED[kernel], untried)))
     if explanation.is_damaged or not explanation.is_known or any(trace.differences for trace in traces):

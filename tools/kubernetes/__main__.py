@@ -29,6 +29,7 @@ from tools.kubernetes.failover import HEADER, KUBE_PROXY, VARIANTS, failovers
 from tools.kubernetes.judging import JUDGED, judge, verdict
 from tools.kubernetes.migration import migrate
 from tools.kubernetes.outages import OF_AGENTS, OUTAGES
+from tools.kubernetes.readers import READERS_HEADER, wrong_rights
 from tools.kubernetes.recording import DEFAULT_SIZE, VERSIONED, fate, faults, note
 from tools.kubernetes.results import FAILED, summary, table
 from tools.kubernetes.scale import HEADER as SCALE_HEADER
@@ -169,6 +170,16 @@ def detours(given: ClusterRun) -> None:
     click.echo(markdown(DETOURS_HEADER, rows))
     ways = ", ".join(name for name, _ in rows)
     given.note("run in a user namespace, by an intermediate authority", "detours", f"serves {ways}", CONTROL_PLANE[1:])
+
+
+@main.command()
+@click.pass_obj
+def readers(given: ClusterRun) -> None:
+    """Ask a real API server for each right that readers have or lack, and to run commands in the agents' pods."""
+    given.need(*CONTROL_PLANE)
+    rows = list(wrong_rights(given.binaries, given.directory))
+    click.echo(markdown(READERS_HEADER, rows))
+    given.is_well &= not rows
 
 
 @main.command()
