@@ -16,7 +16,7 @@ from nftproxy_conformance.strategies import quick
 from nftproxy_conformance.strategies.histories import clusters
 from nftproxy_conformance.strategies.objects import Given, all_settings
 
-from nftproxy.installed import INSTALLED
+from nftproxy.installed import INSTALLED, OPTIONS
 from nftproxy.kernel.in_two import in_two
 from nftproxy.model.addresses import Family
 from nftproxy.model.errors import TemplateError
@@ -556,6 +556,12 @@ def test_two_processes_make_the_same_pieces(monkeypatch: pytest.MonkeyPatch) -> 
 # Properties
 
 
+ANNOTATIONS = (
+    ("weights", "zone:a=2,zone:b=1"),
+    ("algorithm", "round-robin"),
+    ("algorithm", "least-connections"),
+    ("failover", "silent,refused"),
+)
 CROWDED = (
     service(),
     service(affinity_timeout=60, cluster_ips=["10.96.0.10", "fd00:96::10"]),
@@ -566,10 +572,7 @@ CROWDED = (
         external_policy="Local",
         health_check_node_port=32000,
     ),
-    service(annotations={"weights": "zone:a=2,zone:b=1"}),
-    service(annotations={"algorithm": "round-robin"}),
-    service(annotations={"algorithm": "least-connections"}),
-    service(annotations={"failover": "silent,refused"}),
+    *(service(annotations={name: value}) for name, value in ANNOTATIONS if name in {each.name for each in OPTIONS}),
 )
 
 

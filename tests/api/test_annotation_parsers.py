@@ -13,14 +13,12 @@ from nftproxy.api import schema
 from nftproxy.api.annotation_parsers import (
     LADDER,
     LONGEST_VALUE,
-    MAX_RANGES,
     MOST_ZONES,
     BadValue,
     options_of,
     parse,
 )
 from nftproxy.api.parse import parse_json
-from nftproxy.extensions.client_limits.annotations import DENIED_RANGES, RANGES_FOR
 from nftproxy.installed import OPTIONS
 from nftproxy.model.annotations import ALGORITHM, PLAIN, WEIGHT, WEIGHTS, Algorithm, Failover, Form, Options, Rate, Word
 from nftproxy.model.codes import Code
@@ -195,8 +193,8 @@ def test_an_annotation_sets_its_option(row: Row) -> None:
     metadata = schema.ObjectMeta(annotations={row.full_name: row.value})
     known = OF_SLICES if row.is_of_slice else OF_SERVICES
     found = options_of(schema.ApiObject(metadata=metadata), known, refuse)
-    assert found == Options.of({row.option: row.means})
-    assert found[row.option] == row.means
+    assert found == Options.of({row.option: row.meaning})
+    assert found[row.option] == row.meaning
 
 
 def test_problems_name_the_object_and_the_annotation() -> None:
@@ -220,7 +218,7 @@ def test_problems_name_the_object_and_the_annotation() -> None:
         assert raw.read(annotated)[0] == found
 
 
-# ---- limits and ranges ---------------------------------------------------------------------------------------------
+# ---- limits -------------------------------------------------------------------------------------------------------
 
 
 def test_limits_that_there_are() -> None:
@@ -228,56 +226,3 @@ def test_limits_that_there_are() -> None:
     limits = "1 2 3 5 7 10 20 30 50 70 100 200 300 500 700 1000 2000 3000 5000 7000 10000"
     assert {parse(str(number), Form.LIMIT) for number in range(1, 10_001)} == set(map(int, limits.split()))
     assert [str(limit) for limit in LADDER] == limits.split()
-
-
-@pytest.mark.parametrize(
-    ("text", "ranges", "problem"),
-    [
-        ("192.0.2.0/24,2001:db8::/32, 192.0.2.0/24", ["192.0.2.0/24", "2001:db8::/32"], ""),
-        ("192.0.2.9/24", ["192.0.2.0/24"], ""),
-        ("192.0.2.0/24,x", ["192.0.2.0/24"], "has 'x', which is not a CIDR: the rest is in force"),
-        ("x,,192.0.2.0/24", ["192.0.2.0/24"], "has 'x', which is not a CIDR (and 1 more faults): the rest is in force"),
-        ("x", [], "has 'x', which is not a CIDR: the annotation has no effect"),
-        ("", [], "has '', which is not a CIDR: the annotation has no effect"),
-    ],
-)
-def test_denied_ranges(text: str, ranges: list[str], problem: str) -> None:
-    """A bad range is reported, and the good ranges are denied."""
-    made, problems = service_with({"nftproxy.dev/denied-source-ranges": text})
-    assert [str(each) for each in made.options[DENIED_RANGES]] == ranges
-    field = "Service shop/web: metadata.annotations[nftproxy.dev/denied-source-ranges]"
-    assert problems == ([f"{field}: {problem}"] if problem else [])
-
-
-def test_denied_ranges_are_bounded() -> None:
-    """Only the first thousand ranges are denied, and that is a single problem."""
-    text = ",".join(f"10.{n // 250}.{n % 250}.0/24" for n in range(MAX_RANGES + 5))
-    made, problems = service_with({"nftproxy.dev/denied-source-ranges": text})
-    assert len(made.options[DENIED_RANGES]) == MAX_RANGES
-    assert [problem.partition("]: ")[2] for problem in problems] == [
-        "has more than 1000 elements: the rest is in force"
-    ]
-
-
-@pytest.mark.parametrize(
-    ("text", "words", "count"),
-    [
-        ("node-ports", {"node-ports"}, 0),
-        ("external-ips, node-ports", {"external-ips", "node-ports"}, 0),
-        ("node-port", set(), 1),
-        ("node-port,external-ips", {"external-ips"}, 1),
-        ("cluster-ips", set(), 1),
-    ],
-)
-def test_source_ranges_for(text: str, words: set[str], count: int) -> None:
-    """Each known word has its effect, and an unknown word is reported."""
-    made, problems = service_with({"nftproxy.dev/source-ranges-for": text})
-    assert {each.value for each in made.options[RANGES_FOR]} == words
-    assert len(problems) == count
-
-
-def service_with(given: Mapping[str, str]) -> tuple[Service, list[str]]:
-    """The Service with these annotations, and the problems."""
-    outcome, problems = raw.read(raw.changed(raw.SERVICE, "metadata|annotations", dict(given)))
-    assert isinstance(outcome, Service)
-    return outcome, problems

@@ -25,7 +25,10 @@ from tests.support.factories import IPV4, IPV6
 from tests.support.goldens import expected
 
 EXTENSIONS = sorted(path.parent.name for path in (CHECKOUT / "nftproxy" / "extensions").glob("*/__init__.py"))
-INSTALLED = Path("nftproxy") / "installed.py"
+STRATEGIES = Path("conformance") / "nftproxy_conformance" / "strategies" / "extensions"
+LISTS = (Path("nftproxy") / "installed.py", STRATEGIES / "installed.py")
+ROOMS = ("api", "model", "policy", "rules", "test_pipeline.py")
+"""The tests of the proxy's rooms that decide about rules."""
 IS_LONG = os.environ.get("NFTPROXY_TESTS") == "long"
 ALL = "all"
 
@@ -59,8 +62,9 @@ def is_used(example: str, extension: str) -> bool:
 
 @pytest.fixture(scope="module")
 def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A copy of the package with its templates, and of the demo."""
+    """A copy of the package with its templates, its tests and tools."""
     copy = tmp_path_factory.mktemp("tree")
+    (copy / "away").mkdir()
     for name in ("nftproxy", "templates", "conformance", "tests", "tools"):
         shutil.copytree(CHECKOUT / name, copy / name, ignore=shutil.ignore_patterns("__pycache__"))
     for name in ("pyproject.toml", "examples"):
@@ -70,26 +74,29 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @contextmanager
 def without(tree: Path, extensions: list[str]) -> Iterator[None]:
-    """Take extensions away for a while: their folders, their templates, and their lines in the list."""
-    text = (tree / INSTALLED).read_text()
-    parents = [tree / "nftproxy" / "extensions", tree / "templates" / "extensions"]
-    moved = {path / each: tree / f"gone-{path.parent.name}-{each}" for each in extensions for path in parents}
-    moved = {path: away for path, away in moved.items() if path.exists()}
-    (tree / INSTALLED).write_text(_less(text, extensions))
-    for path, away in moved.items():
-        path.rename(away)
+    """Take extensions away for a while: their folders, their templates, their tests, and their lines in the lists."""
+    texts = {path: (tree / path).read_text() for path in LISTS}
+    parents = [tree / name / "extensions" for name in ("nftproxy", "templates", "tests")]
+    moved = [path / each for each in extensions for path in parents]
+    moved = [path for path in (*moved, *(tree / STRATEGIES / f"{each}.py" for each in extensions)) if path.exists()]
+    away = {path: tree / "away" / str(number) for number, path in enumerate(moved)}
+    for path, text in texts.items():
+        (tree / path).write_text(_less(text, extensions))
+    for path, there in away.items():
+        path.rename(there)
     try:
         yield
     finally:
-        for path, away in moved.items():
-            away.rename(path)
-        (tree / INSTALLED).write_text(text)
+        for path, there in away.items():
+            there.rename(path)
+        for path, text in texts.items():
+            (tree / path).write_text(text)
 
 
 def _less(text: str, extensions: list[str]) -> str:
-    """The list of extensions without some of them."""
+    """A list of extensions without some of them."""
     for extension in extensions:
-        for line in re.findall(rf"^ *from nftproxy\.extensions\.{extension}\..*\n", text, re.MULTILINE):
+        for line in re.findall(rf"^ *from [\w.]+\.extensions\.{extension}\b.*\n", text, re.MULTILINE):
             text = text.replace(line, "")
             name = line.split()[-1]
             text = re.sub(rf"\b{name}(\.make)?\b,?\s*", "", text)
@@ -139,3 +146,16 @@ def test_the_demo_keeps_its_promises_without_extensions(tree: Path) -> None:
         done = subprocess.run(command, cwd=tree, env=environment, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, ""), done.stdout + done.stderr
     assert done.stdout.endswith("All promises were kept.\n")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_the_tests_of_the_rooms_need_no_extension(tree: Path) -> None:
+    """Without extensions each module of tests for api, model, policy, rules and the pipeline can be imported."""
+    with without(tree, EXTENSIONS):
+        environment = os.environ | {"PYTHONPATH": f"{tree}{os.pathsep}{tree / 'conformance'}"}
+        command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--collect-only"]
+        command += [f"tests/{room}" for room in ROOMS]
+        done = subprocess.run(command, cwd=tree, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "tests/policy/test_state.py::test_a_service_touches_itself\n" in done.stdout

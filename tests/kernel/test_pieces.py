@@ -13,7 +13,7 @@ from nftproxy.kernel.libnftables import Kernel
 from nftproxy.pipeline import Pipeline
 from nftproxy.rules import ruleset
 from nftproxy.rules.pieces import DECLARATIONS, pieces_of, split_refill
-from tests.rules.test_pieces import HISTORY, gone, timeouts
+from tests.rules.test_pieces import gone, history, timeouts
 from tests.support.factories import pipeline
 
 pytestmark = pytest.mark.skipif(bool(obstacle()), reason=obstacle())
@@ -45,7 +45,7 @@ def test_the_kernel_takes_a_change_in_pieces(node: Node) -> None:
     """The kernel takes every piece of every change, and holds the generations after the last."""
     kernel, agent = Kernel(), pipeline(wide_maps=probe().capabilities.wide_maps)
     node.call(kernel.apply, agent.full_transaction({}))
-    for events in HISTORY:
+    for events in history():
         change = agent.ingest(events)
         for piece in pieces_of(change, max(SIZE, len(change.text) // 10)):
             node.call(kernel.apply, piece)
@@ -72,7 +72,7 @@ def test_the_kernel_takes_a_refill_in_pieces(node: Node) -> None:
     count = 0
     for length in STATES:
         agent = pipeline(wide_maps=probe().capabilities.wide_maps)
-        agent.ingest([event for events in HISTORY[:length] for event in events])
+        agent.ingest([event for events in history()[:length] for event in events])
         for family in agent.generations:
             found = node.call(kernel.read_back, family)
             assert found is not None

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from nftproxy_conformance.strategies import quick
-from nftproxy_conformance.strategies.objects import SERVICES, services
+from nftproxy_conformance.strategies.objects import services
+from nftproxy_conformance.strategies.values import SERVICES
 
 from nftproxy.model.addresses import Address, parse_address
 from nftproxy.model.objects import ObjectKey, Service

@@ -10,13 +10,11 @@ from hypothesis import strategies as st
 from msgspec import structs
 from nftproxy_conformance.strategies import quick
 from nftproxy_conformance.strategies.histories import batches, clusters, histories, survivors
-from nftproxy_conformance.strategies.objects import SERVICES, Given
+from nftproxy_conformance.strategies.objects import Given
+from nftproxy_conformance.strategies.values import SERVICES
 
-from nftproxy.extensions.failover.annotations import FAILOVER
-from nftproxy.extensions.failover.silent_places import SilentPlaces
 from nftproxy.installed import INSTALLED
 from nftproxy.model.addresses import Address
-from nftproxy.model.annotations import ALGORITHM, Algorithm, Failover, Options
 from nftproxy.model.events import ApiServers, Event, Listed, Put, Removed, key_of
 from nftproxy.model.objects import EndpointSlice, Node, Place, Service, ServiceCIDR
 from nftproxy.model.settings import Config
@@ -69,47 +67,6 @@ def touched_endpoints(*names: str) -> Invalidation:
 
 
 # Services
-
-
-def test_silent_endpoints_touch_whoever_leaves_them_out() -> None:
-    """An endpoint that falls silent, or answers again, touches each Service that leaves it out."""
-    leave_out = Options.of({FAILOVER: frozenset({Failover.SILENT})})
-    with_it = ["shop/a", "shop/b", "shop/c"]
-    made = state(
-        *(service(name, options=leave_out) for name in (*with_it, "shop/other")),
-        service("shop/plain"),
-        *(slice_of(name, ["10.1.0.4"]) for name in (*with_it, "shop/plain")),
-        slice_of("shop/other", ["10.1.0.5"]),
-    )
-    place = Place(Address("10.1.0.4"), 8080)
-    assert made.ingest(Put(SilentPlaces((place,)))) == touched_endpoints(*with_it)
-    assert made.ingest(Put(SilentPlaces(()))) == touched_endpoints(*with_it)
-
-
-@pytest.mark.parametrize(("annotation", "has_it"), [(None, True), ("none", False), ("silent", True)])
-def test_the_annotation_goes_before_the_configuration(annotation: str | None, has_it: bool) -> None:
-    """The configuration's failover is of Services without the annotation, listed or followed."""
-    web = service(annotations={"failover": annotation} if annotation else {})
-    for event in (Put(web), Listed(Service, (web,))):
-        made = configured(failover=frozenset({Failover.SILENT}))
-        made.ingest(event)
-        assert (Failover.SILENT in made.services[web.key].options[FAILOVER]) is has_it
-
-
-def test_the_default_algorithm_is_of_services_without_the_annotation() -> None:
-    """Plain Services share the configuration's options, and are untouched where the configuration names nothing."""
-    plain, own = service("shop/a"), service("shop/b", annotations={"algorithm": "random"})
-    other = service("shop/c")
-    made = configured(algorithm=Algorithm.SOURCE_HASH)
-    made.ingest(Listed(Service, (plain, own, other)))
-    assert [each.options[ALGORITHM] for each in made.services.values()] == [
-        Algorithm.SOURCE_HASH,
-        Algorithm.RANDOM,
-        Algorithm.SOURCE_HASH,
-    ]
-    assert made.services[plain.key].options is made.services[other.key].options
-    unchanged = state(plain)
-    assert unchanged.services[plain.key] is plain
 
 
 def test_a_service_touches_itself() -> None:

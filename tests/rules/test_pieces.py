@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Iterator
 from ipaddress import ip_address
@@ -45,23 +46,26 @@ def pods(count: int, ports: int, first: int = 1) -> list[Event]:
 BALANCED: dict[str, Any] = {"type": "LoadBalancer", "load_balancer_ips": ["203.0.113.1"]}
 RANGES, OTHERS = ([f"10.{first}.{each}.0/24" for each in range(0, 60, 2)] for first in (9, 8))
 
-HISTORY: list[list[Event]] = [
-    [web(6), *pods(20, 6)],
-    pods(33, 6),
-    pods(9, 6),
-    pods(9, 6, first=50),
-    [web(6, annotations={"algorithm": "round-robin"})],
-    [web(1, annotations={"algorithm": "consistent-hash"})],
-    [web(8, affinity_timeout=60), *pods(9, 8)],
-    [web(8, external_policy="Local")],
-    [web(8, source_ranges=RANGES, **BALANCED)],
-    [web(8, source_ranges=OTHERS, **BALANCED)],
-    [web(8, annotations={"denied-source-ranges": ",".join(RANGES)}, **BALANCED)],
-    [web(8, annotations={"denied-source-ranges": ",".join(OTHERS)}, **BALANCED)],
-    [web(3), *pods(40, 3)],
-    [Removed(Service, service("shop/web").key), *(Removed(EndpointSlice, each.object.key) for each in pods(1, 1))],  # type: ignore[union-attr]
-]
-"""Changes that are larger than a piece, of each kind."""
+
+@functools.cache
+def history() -> list[list[Event]]:
+    """Changes that are larger than a piece, of each kind."""
+    return [
+        [web(6), *pods(20, 6)],
+        pods(33, 6),
+        pods(9, 6),
+        pods(9, 6, first=50),
+        [web(6, annotations={"algorithm": "round-robin"})],
+        [web(1, annotations={"algorithm": "consistent-hash"})],
+        [web(8, affinity_timeout=60), *pods(9, 8)],
+        [web(8, external_policy="Local")],
+        [web(8, source_ranges=RANGES, **BALANCED)],
+        [web(8, source_ranges=OTHERS, **BALANCED)],
+        [web(8, annotations={"denied-source-ranges": ",".join(RANGES)}, **BALANCED)],
+        [web(8, annotations={"denied-source-ranges": ",".join(OTHERS)}, **BALANCED)],
+        [web(3), *pods(40, 3)],
+        [Removed(Service, service("shop/web").key), *(Removed(EndpointSlice, each.object.key) for each in pods(1, 1))],  # type: ignore[union-attr]
+    ]
 
 
 def changes() -> Iterator[tuple[Ledger, Pipeline, Transaction]]:
@@ -69,7 +73,7 @@ def changes() -> Iterator[tuple[Ledger, Pipeline, Transaction]]:
     agent = pipeline(service("shop/other", cluster_ips=["10.96.0.20"]), slice_of("shop/other"))
     ledger = Ledger()
     ledger.apply(agent.full_transaction({}))
-    for events in HISTORY:
+    for events in history():
         yield ledger, agent, agent.ingest(events)
 
 
@@ -87,7 +91,7 @@ def test_pieces_lead_to_the_same_rules() -> None:
             count += 1
         for family, generation in agent.generations.items():
             assert ledger.held(family) == set(generation.elements())
-    assert count > 10 * len(HISTORY)
+    assert count > 10 * len(history())
 
 
 def test_every_front_is_usable_after_each_piece() -> None:

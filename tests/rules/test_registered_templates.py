@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from nftproxy.extensions.fast_path.rules import TEMPLATE as FAST_PATH_TEMPLATE
 from nftproxy.installed import ALL_TEMPLATES
 from nftproxy.model.settings import ExternalAddresses, Ping
 from nftproxy.pipeline import Pipeline
@@ -34,7 +33,7 @@ CONFIGURED = {
 """The options that add declarations to the skeleton.  A reload with another configuration may change the shape."""
 WITHOUT_SHAPE = {
     DRAW_TEMPLATE: "its maps of slots come one by one, and a load that they make the kernel refuse replaces the table",
-    FAST_PATH_TEMPLATE: "it is a table of its own, whose comment is a hash of its text",
+    "extensions/fast_path/fast-path.nft.j2": "it is a table of its own, whose comment is a hash of its text",
 }
 CONTAINER = re.compile(r"^  (?:set|map) (?P<name>\S.*) \{\n", re.MULTILINE)
 HOOK = re.compile(r"^  chain (?P<name>\S+) \{\n    type \w+ hook \w+ priority (?P<priority>.+)\n", re.MULTILINE)

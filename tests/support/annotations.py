@@ -6,10 +6,9 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from nftproxy.extensions.client_limits.annotations import GuardedFronts
 from nftproxy.installed import OPTIONS
 from nftproxy.model.addresses import parse_network
-from nftproxy.model.annotations import PREFIX, Algorithm, Failover, Option, Rate
+from nftproxy.model.annotations import PREFIX, Option, Rate, Word
 
 NO_EFFECT = "the annotation has no effect"
 
@@ -17,7 +16,8 @@ NO_EFFECT = "the annotation has no effect"
 class Row(NamedTuple):
     """An annotation by its name without the prefix.
 
-    `value` is good: it is parsed to `means`, and `added` is text that `diff` shows when a Service gets it.
+    `value` is good: it is parsed to `means`, in which words are texts.  `added` is text that `diff` shows when a
+    Service gets it.
     `bad` is reported as `problem`.
     """
 
@@ -39,6 +39,14 @@ class Row(NamedTuple):
         return next(each for each in OPTIONS if each.name == self.name)
 
     @property
+    def meaning(self) -> object:
+        """What `value` is parsed to."""
+        form = self.option.form
+        if not isinstance(form, Word):
+            return self.means
+        return frozenset(map(form.words, self.means)) if isinstance(self.means, frozenset) else form.words(self.means)
+
+    @property
     def is_of_slice(self) -> bool:
         """Whether EndpointSlices have it, and not Services."""
         return self.option.is_of_slices
@@ -53,7 +61,7 @@ ROWS = (
     Row(
         "algorithm",
         "consistent-hash",
-        Algorithm.CONSISTENT_HASH,
+        "consistent-hash",
         ("set jhash ip saddr mod 4093", "tcp-consistent-endpoints { ", " 80 . 0.0.15.252 : "),
         "rr",
         "is 'rr', not one of random, round-robin, least-connections, source-hash, source-hash-with-port, "
@@ -78,7 +86,7 @@ ROWS = (
     Row(
         "failover",
         "silent,refused",
-        frozenset({Failover.SILENT, Failover.REFUSED}),
+        frozenset({"silent", "refused"}),
         ("set unanswered {", " watched { 10.96.0.10 . tcp . 80 : ", " retried { 10.96.0.10 . tcp . 80 : "),
         "leave-out",
         f"is 'leave-out', not one of silent, refused, gone: {NO_EFFECT}",
@@ -110,7 +118,7 @@ ROWS = (
     Row(
         "source-ranges-for",
         "node-ports,external-ips",
-        frozenset(GuardedFronts),
+        frozenset({"node-ports", "external-ips"}),
         ("guarded { 203.0.113.9 . tcp . 80 : 10.96.0.10 }", "nodeport-guarded { tcp . 30080"),
         "cluster-ips",
         f"is 'cluster-ips', not one of external-ips, node-ports: {NO_EFFECT}",

@@ -35,6 +35,17 @@ from nftproxy_conformance.specification.oracle import Oracle
 from nftproxy_conformance.specification.world import World
 from nftproxy_conformance.strategies.notation import addresses, networks
 from nftproxy_conformance.strategies.objects import (
+    Given,
+    configs,
+    hints,
+    options,
+    policies,
+    service_cidrs,
+    service_ports,
+    without_node_port,
+)
+from nftproxy_conformance.strategies.probes import probes
+from nftproxy_conformance.strategies.values import (
     CLUSTER_IPS,
     IPV4,
     IPV6,
@@ -44,17 +55,8 @@ from nftproxy_conformance.strategies.objects import (
     SERVICES,
     SOURCES,
     ZONES,
-    Given,
-    configs,
-    hints,
-    options,
-    policies,
-    service_cidrs,
-    service_ports,
     some,
-    without_node_port,
 )
-from nftproxy_conformance.strategies.probes import probes
 from nftproxy_conformance.strategies.worlds import crowd_of, lab_nodes, world_after, world_of
 
 PLAIN_CONFIG = Config(cluster_cidrs=networks(["10.1.0.0/16", "fd00:1::/48"]))

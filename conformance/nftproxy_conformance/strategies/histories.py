@@ -7,8 +7,6 @@ from collections.abc import Iterable
 from hypothesis import strategies as st
 from msgspec import structs
 
-from nftproxy.extensions.failover.silent_places import SilentPlaces
-from nftproxy.extensions.least_connections.factors import LoadFactors
 from nftproxy.model.events import ApiServers, Event, HostAddresses, Listed, Observation, Put, Removed, Seen, key_of
 from nftproxy.model.objects import (
     ClusterObject,
@@ -22,22 +20,21 @@ from nftproxy.model.objects import (
     ServiceType,
     TrafficPolicy,
 )
+from nftproxy_conformance.strategies.extensions.installed import INPUTS
 from nftproxy_conformance.strategies.objects import (
-    NODE_NAMES,
-    SERVICES,
-    SLICES,
     Given,
     api_servers,
     host_addresses,
-    load_factors,
     nodes,
     service_cidrs,
     services,
-    silences,
     slices,
     without_node_port,
 )
+from nftproxy_conformance.strategies.values import NODE_NAMES, SERVICES, SLICES
 
+OBSERVED = tuple(observed for each in INPUTS for observed in each.observed)
+"""The observations of extensions: the empty one of each kind, and the strategy."""
 KINDS: dict[type[ClusterObject], st.SearchStrategy[ClusterObject]] = {
     Service: services,
     EndpointSlice: slices,
@@ -61,8 +58,7 @@ objects: st.SearchStrategy[Given] = st.one_of(
     nodes,
     service_cidrs,
     host_addresses,
-    silences,
-    load_factors,
+    *(strategy for _, strategy in OBSERVED),
     api_servers,
 )
 """Any object, mostly of the most frequent kinds."""
@@ -103,7 +99,7 @@ clusters: st.SearchStrategy[list[Given]] = st.tuples(
     st.lists(services | slices, max_size=3),
     st.lists(nodes, max_size=2),
     st.lists(service_cidrs, max_size=2),
-    st.lists(host_addresses | silences | load_factors | api_servers, max_size=1),
+    st.lists(st.one_of(host_addresses, *(strategy for _, strategy in OBSERVED), api_servers), max_size=1),
 ).map(each_once)
 """A whole cluster without duplicates: a few Services, some with slices of their own, and other objects."""
 
@@ -159,10 +155,9 @@ def updates(of: Given) -> st.SearchStrategy[Given]:
     """The object with a field of another object of its kind, still valid."""
     if isinstance(of, HostAddresses):
         return host_addresses
-    if isinstance(of, SilentPlaces):
-        return silences
-    if isinstance(of, LoadFactors):
-        return load_factors
+    for empty, strategy in OBSERVED:
+        if type(of) is type(empty):
+            return strategy
     if isinstance(of, ApiServers):
         return api_servers
     assert not isinstance(of, Observation), "each observation has a strategy above"
@@ -197,6 +192,6 @@ def undoing(before: Iterable[Given], after: Iterable[Given]) -> list[Event]:
     old, new = ({identity(value): value for value in values} for values in (before, after))
     gone = [value for known, value in new.items() if known not in old and not isinstance(value, Seen)]
     changed = [value for known, value in old.items() if new.get(known) != value]
-    none: tuple[Given, ...] = (SilentPlaces(()), LoadFactors({}), ApiServers(frozenset()))
+    none: tuple[Given, ...] = (*(empty for empty, _ in OBSERVED), ApiServers(frozenset()))
     changed += [value for value in none if identity(value) in new.keys() - old.keys()]
     return [*(Removed(type(value), key_of(value)) for value in gone), *map(Put, changed)]

@@ -9,14 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
-from typing import Any, TypeVar
+from typing import Any
 
 from hypothesis import strategies as st
 from msgspec import structs
 
-from nftproxy.extensions.client_limits.annotations import CONNECTION_RATE, CONNECTIONS, DENIED_RANGES
-from nftproxy.extensions.failover.silent_places import SilentPlaces
-from nftproxy.extensions.least_connections.factors import ListKey, LoadFactors
 from nftproxy.installed import INSTALLED, OPTIONS
 from nftproxy.model.addresses import Address, Family, Protocol
 from nftproxy.model.annotations import (
@@ -28,7 +25,6 @@ from nftproxy.model.annotations import (
     Failover,
     Option,
     Options,
-    Rate,
     Word,
 )
 from nftproxy.model.events import ApiServers, HostAddresses, Seen
@@ -58,45 +54,27 @@ from nftproxy.model.settings import (
 )
 from nftproxy.policy.extension import Settings
 from nftproxy_conformance.lab.topology import PODS
-from nftproxy_conformance.strategies.notation import addresses, key, networks
-
-R = TypeVar("R")
-IPV4, IPV6 = Family.IPV4, Family.IPV6
+from nftproxy_conformance.strategies.extensions.installed import INPUTS
+from nftproxy_conformance.strategies.notation import addresses, networks
+from nftproxy_conformance.strategies.values import (
+    CLUSTER_IPS,
+    IPV4,
+    IPV6,
+    NODE_IPS,
+    NODE_NAMES,
+    OUTSIDE_IPS,
+    POD_IPS,
+    PORTS,
+    SERVICE_CIDRS,
+    SERVICES,
+    SLICES,
+    SOURCES,
+    ZONES,
+    some,
+)
 
 Given = ClusterObject | Seen
 """The object of a Put."""
-
-SERVICES = tuple(map(key, ("blog/api", "shop/cart", "shop/web")))
-SLICES = tuple(map(key, ("blog/api-1", "blog/api-2", "shop/cart-1", "shop/cart-2", "shop/web-1", "shop/web-2")))
-CLUSTER_IPS = {IPV4: addresses(["10.96.0.10", "10.96.0.20"]), IPV6: addresses(["fd00:96::10", "fd00:96::20"])}
-NODE_IPS = addresses(["192.168.0.2", "fd00:c0a8::2"])
-OUTSIDE_IPS = addresses(["203.0.113.7", "203.0.113.8", "2001:db8::7"])
-POD_IPS = {
-    IPV4: addresses(["10.1.0.4", "10.1.0.5", "10.1.1.4", "192.168.0.2"]),
-    IPV6: addresses(["fd00:1::4", "fd00:1::5", "fd00:1:0:1::4", "fd00:c0a8::2"]),
-}
-SOURCES = networks(
-    ["198.51.100.0/24", "198.51.100.128/25", "198.51.101.0/24", "192.168.0.0/24", "0.0.0.0/0", "2001:db8::/33"]
-)
-SERVICE_CIDRS = networks(["10.96.0.0/16", "10.96.0.0/17", "10.97.0.0/16", "fd00:96::/112", "fd00:97::/112"])
-PORTS = (
-    ("", Protocol.TCP, 80),
-    ("", Protocol.UDP, 80),
-    ("web", Protocol.TCP, 80),
-    ("web", Protocol.SCTP, 80),
-    ("dns", Protocol.UDP, 53),
-    ("dns-tcp", Protocol.TCP, 53),
-    ("ssh", Protocol.TCP, 22),
-    ("alt", Protocol.TCP, 30080),
-)
-NODE_NAMES = ("node-a", "node-b")
-ZONES = ("a", "b")
-
-
-def some(values: Iterable[R], *, least: int = 0, most: int = 2) -> st.SearchStrategy[tuple[R, ...]]:
-    """A few of the values, each at most once, in any order."""
-    return st.lists(st.sampled_from(list(values)), unique=True, min_size=least, max_size=most).map(tuple)
-
 
 families = st.sampled_from(Family)
 policies = st.sampled_from(TrafficPolicy)
@@ -161,9 +139,6 @@ def without_node_port(port: ServicePort) -> ServicePort:
     return ServicePort(port.name, port.protocol, port.port)
 
 
-GENEROUS = Rate(10_000, 100_000)
-"""A limit that no client of a trial reaches.  Limits have tests of their own."""
-
 TABLES = (Algorithm.CONSISTENT_HASH, Algorithm.CONSISTENT_HASH_WITH_PORT)
 """The algorithms for which each front has a table of thousands of rows."""
 drawn_algorithms = tuple(each for each in Algorithm if each not in TABLES)
@@ -194,9 +169,7 @@ service_options: st.SearchStrategy[Options] = st.just(PLAIN) | options(
         **{each: _words(each.form) for each in OPTIONS if isinstance(each.form, Word) and not each.is_of_slices},
         ALGORITHM: _algorithms(),
         WEIGHTS: st.sampled_from([(("a", 3), ("b", 1)), (("a", 0),), (("b", 2), ("c", 5))]),
-        CONNECTION_RATE: st.just(GENEROUS),
-        CONNECTIONS: st.just(10_000),
-        DENIED_RANGES: some(SOURCES, least=1),
+        **{option: values for each in INPUTS for option, values in each.values.items()},
     },
 )
 """The options from annotations of a Service, often none."""
@@ -295,30 +268,6 @@ host_addresses: st.SearchStrategy[HostAddresses] = some(
     addresses(["192.168.0.2", "192.168.0.3", "203.0.113.7", "fd00:c0a8::2", "2001:db8::7"]), most=5
 ).map(lambda present: HostAddresses(frozenset(present)))
 """The addresses on the machine's interfaces, which may differ from the Node's."""
-
-silences: st.SearchStrategy[SilentPlaces] = some(
-    [Place(address, port) for family in Family for address in POD_IPS[family] for port in (8080, 5353)], most=6
-).map(lambda places: SilentPlaces(places, frozenset(places[::2])))
-"""Silent endpoints, the longest silent first, of which every other one refuses."""
-
-load_factors: st.SearchStrategy[LoadFactors] = st.dictionaries(
-    st.builds(
-        ListKey,
-        st.sampled_from(SERVICES),
-        st.sampled_from(["", "http", "dns"]),
-        st.sampled_from(Family),
-        st.sampled_from(TrafficPolicy),
-    ),
-    st.dictionaries(
-        st.builds(
-            Place, st.sampled_from([*POD_IPS[Family.IPV4], *POD_IPS[Family.IPV6]]), st.sampled_from([8080, 5353])
-        ),
-        st.integers(1, 800),
-        max_size=4,
-    ),
-    max_size=4,
-).map(LoadFactors)
-"""Factors of lists, whether or not there are such lists, and whether or not the endpoints are on them."""
 
 api_servers: st.SearchStrategy[ApiServers] = some(
     [Place(address, port) for address in OUTSIDE_IPS for port in (80, 443)], most=3

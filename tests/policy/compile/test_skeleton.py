@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from nftproxy.extensions.counts.feature import CountedTable
 from nftproxy.model.addresses import Family
 from nftproxy.model.events import HostAddresses, Put
 from nftproxy.model.objects import ServiceCIDR
@@ -83,20 +82,6 @@ def test_only_tcp_keeps_its_ports_when_masqueraded() -> None:
     random_ports = ("", "masquerade fully-random")
     assert compiled().masquerades == (("meta l4proto tcp", "masquerade"), random_ports)
     assert compiled(masquerade_fully_random=True).masquerades == (random_ports,)
-
-
-@pytest.mark.parametrize(
-    ("counts", "counted"), [(True, ("connections", "no-endpoint", "none-local", "not-admitted", "race")), (False, ())]
-)
-def test_a_table_with_service_counts_counts_all_outcomes(counts: bool, counted: tuple[str, ...]) -> None:
-    """With serviceCounts a table counts everything but annotations, whose counters come with their Services.
-
-    Without it, nothing.
-    """
-    found = [
-        each.facts.counted for each in compiled(service_counts=counts).parts if isinstance(each.facts, CountedTable)
-    ]
-    assert found == ([counted] if counted else [])
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from hypothesis import strategies as st
-from nftproxy_conformance.strategies.objects import Given, some
+from nftproxy_conformance.strategies.objects import Given
+from nftproxy_conformance.strategies.values import some
 
 from nftproxy.model.events import Event, Listed, Removed, Seen, key_of
 from nftproxy.model.objects import ClusterObject

@@ -16,8 +16,8 @@ from nftproxy_conformance.lab import obstacle
 from nftproxy_conformance.specification.oracle import Oracle
 from nftproxy_conformance.specification.world import World
 from nftproxy_conformance.strategies import worlds
-from nftproxy_conformance.strategies.objects import IPV4
 from nftproxy_conformance.strategies.probes import probes
+from nftproxy_conformance.strategies.values import IPV4
 from nftproxy_conformance.strategies.worlds import world_after
 from nftproxy_conformance.subjects.rendered import Rendered
 from nftproxy_conformance.trials import features

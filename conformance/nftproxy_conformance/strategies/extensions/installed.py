@@ -1,0 +1,14 @@
+"""The extensions for which strategies draw."""
+
+from __future__ import annotations
+
+from nftproxy_conformance.strategies.extensions.client_limits import CLIENT_LIMITS
+from nftproxy_conformance.strategies.extensions.failover import FAILOVER
+from nftproxy_conformance.strategies.extensions.inputs import Inputs
+from nftproxy_conformance.strategies.extensions.least_connections import LEAST_CONNECTIONS
+
+INPUTS: tuple[Inputs, ...] = (
+    CLIENT_LIMITS,
+    FAILOVER,
+    LEAST_CONNECTIONS,
+)
