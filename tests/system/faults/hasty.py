@@ -24,7 +24,9 @@ SILENCE = 4.0
 PATIENCE = Timeouts(connect=2.0, answer=2.0, silence=1.5)
 TIMES = ReflectorTimes(healthy=0.3, first_attempt=0.05, longest_attempt=0.5, first_error=0.05, longest_error=0.5)
 
-if __name__ == "__main__":
+
+def main() -> None:
+    """Run the program with these pauses."""
     vars(daemon)["ApiClient"] = functools.partial(ApiClient, times=TIMES, patience=PATIENCE)
     vars(rivals)["PERIOD"] = PROXIES_PERIOD
     vars(freshness)["GRACE"] = GRACE
@@ -32,3 +34,7 @@ if __name__ == "__main__":
     vars(node_watch)["PERIOD"] = PROXIES_PERIOD
     vars(credentials_watch)["PERIOD"] = PROXIES_PERIOD
     cli.main()
+
+
+if __name__ == "__main__":
+    main()

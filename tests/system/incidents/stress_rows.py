@@ -1,0 +1,113 @@
+"""More incidents of README.md: a machine that is slow, full, or wrong about the time."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from tests.support.processes import CHECKOUT, kill
+from tests.support.waiting import wait_until
+from tests.system.e2e.objects import service_cidr
+from tests.system.faults.bench import Bench
+from tests.system.incidents.rows import FINE, METRICS, WELL, Incident
+
+# Damage
+
+
+@contextmanager
+def another_agent(
+    bench: Bench, environment: dict[str, str], program: str = "tests.system.faults.hasty", stderr: Any = None
+) -> Iterator[subprocess.Popen[Any]]:
+    """An agent with another environment, program or log takes the place of the usual agent, which starts again."""
+    bench.stop()
+    command = [sys.executable, "-m", program, "run", *bench.options]
+    given = os.environ | {"PYTHONPATH": str(CHECKOUT)} | environment
+    with bench.log_path.open("a") as log:
+        process = bench.lab.node.popen(command, cwd=CHECKOUT, env=given, stdout=log, stderr=stderr or log)
+    try:
+        bench.wait_until_right()
+        bench.wait_until(lambda: bench.command("status").status == 0)
+        yield process
+    finally:
+        kill(process)
+    bench.start()
+    bench.wait_until_right()
+
+
+@contextmanager
+def slow_kernel(bench: Bench) -> Iterator[None]:
+    """The kernel takes 20 s for each transaction of libnftables."""
+    delay = ["-e", "trace=sendmsg", "-e", "inject=sendmsg:delay_enter=20s"]
+    command = ["strace", "-f", "-q", "-p", str(bench.process_id), "-o", "/dev/null", *delay]
+    with subprocess.Popen(command, stderr=subprocess.DEVNULL) as tracer:
+        wait_until(lambda: all(map(is_traced, threads(bench.process_id))))
+        bench.server.put(service_cidr("more", "10.99.0.0/24"))
+        try:
+            yield
+        finally:
+            tracer.terminate()
+    bench.server.delete("ServiceCIDR", "", "more")
+    bench.wait_until_right()
+
+
+def threads(process: int) -> list[Path]:
+    """The threads of a process, as files below /proc."""
+    return list(Path(f"/proc/{process}/task").iterdir())
+
+
+def is_traced(thread: Path) -> bool:
+    """Whether another program traces a thread."""
+    return "TracerPid:\t0\n" not in (thread / "status").read_text()
+
+
+@contextmanager
+def clock_jumps(bench: Bench) -> Iterator[None]:
+    """The agent's wall clock jumps by an hour."""
+    with TemporaryDirectory() as directory:
+        clock = Path(directory) / "clock"
+        clock.write_text("0")
+        with another_agent(bench, {"CLOCK": str(clock)}, "tests.system.incidents.jumping_clock"):
+            (Path(directory) / "new").write_text("3600")
+            (Path(directory) / "new").rename(clock)
+            yield
+
+
+@contextmanager
+def disk_full(bench: Bench) -> Iterator[None]:
+    """The agent's log is on a full disk, as are its temporary files."""
+    with Path("/dev/full").open("w") as full, another_agent(bench, {"TMPDIR": "/proc"}, stderr=full):
+        yield
+
+
+# Incidents
+
+STRESS = [
+    Incident(
+        "kernel is slow", "status", ("NOT HEALTHY", "a change waits for"), (), slow_kernel, WELL[:1], 1, is_dear=True
+    ),
+    Incident(
+        "clock jumps by an hour",
+        "status",
+        ("healthy; node", "Warnings: none"),
+        FINE,
+        clock_jumps,
+        ("NFT509", "OUT OF TOUCH"),
+        is_dear=True,
+    ),
+    Incident(
+        "log is on a full disk",
+        METRICS,
+        ("nftproxy_log_lines_dropped_total",),
+        FINE,
+        disk_full,
+        ("nftproxy_log_lines_dropped_total 0",),
+        is_dear=True,
+    ),
+]
+"""Incidents of the machine."""
