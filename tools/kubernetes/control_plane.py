@@ -85,10 +85,15 @@ class RealControlPlane:
         """A user's kubeconfig."""
         return self.directory / f"{user.rpartition(':')[2]}.kubeconfig"
 
-    def start(self) -> None:
-        """Start etcd and the API server, and wait until the API server is ready."""
+    @property
+    def token(self) -> str:
+        """The administrator's token."""
+        return self._tokens[ADMINISTRATOR]
+
+    def start(self, gates: str = "") -> None:
+        """Start etcd and the API server, with feature gates, and wait until the API server is ready."""
         self._start_etcd()
-        self.start_api_server()
+        self.start_api_server(gates)
 
     def _start_etcd(self) -> None:
         client, peer = self._etcd
@@ -103,8 +108,8 @@ class RealControlPlane:
             "--unsafe-no-fsync",  # nothing here must outlive the machine
         )
 
-    def start_api_server(self) -> None:
-        """Start the API server, and wait until it is ready."""
+    def start_api_server(self, gates: str = "") -> None:
+        """Start the API server, with feature gates such as "Name=false", and wait until it is ready."""
         self._launch(
             "kube-apiserver",
             f"--etcd-servers={self._etcd[0]}",
@@ -123,6 +128,7 @@ class RealControlPlane:
             "--enable-admission-plugins=NodeRestriction",
             "--allow-privileged=true",
             "--kubelet-preferred-address-types=InternalIP",
+            *([f"--feature-gates={gates}"] if gates else []),
         )
         wait_until(self.is_ready, lambda: self.log("kube-apiserver")[-3000:], patience=PATIENCE, pause=0.2)
 

@@ -117,7 +117,7 @@ def switch(name: str, *, tries: int, kept: int, has_old_spellings: bool = False)
             made = node.pod(pod, *addresses)
             made.serve(8080)
             made.serve(5353, "udp")
-        fronts = _fronts(network, node)
+        fronts = fronts_of(network, node)
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         cluster = stored(directory / "node") if has_old_spellings else EXAMPLE / "node"
         agent = AgentProcess(node.node, directory / "log")
@@ -149,14 +149,15 @@ def _steps(
     if shape.serves:
         yield "kube-proxy's rules", lambda: None
         yield "nftproxy starts", lambda: _start(agent, cluster)
-    yield "cleanup --kube-proxy", lambda: _nftproxy(node, "cleanup", "--kube-proxy", shape.mode)
+    yield "cleanup --kube-proxy", lambda: clean_up(node, shape.mode)
     yield "kube-proxy's rules again", lambda: _write(node, shape)
     yield "nftproxy ends", agent.stop
     if shape.serves:
         yield "cleanup", lambda: _nftproxy(node, "cleanup")
 
 
-def _fronts(network: RealNetwork, node: RealNode) -> list[Front]:
+def fronts_of(network: RealNetwork, node: RealNode) -> list[Front]:
+    """The connections to try: of a pod, of the node, and of a machine outside."""
     pod = node.pod("client", "10.1.0.99", "fd00:1::99")
     outside = network.host("outside", "198.51.100.99", "2001:db8:100::99")
     return [
@@ -186,6 +187,11 @@ def _write(node: RealNode, shape: Shape) -> None:
     """Write kube-proxy's rules, as it does itself when it starts: existing rules are written anew."""
     for command, file in shape.commands:
         node.node.run(["env", f"PATH={PATH['PATH']}", *command.split()], (EXAMPLE / file).read_text())
+
+
+def clean_up(node: RealNode, mode: str) -> None:
+    """Remove kube-proxy's rules of a mode."""
+    _nftproxy(node, "cleanup", "--kube-proxy", mode)
 
 
 def _nftproxy(node: RealNode, *arguments: str) -> None:
