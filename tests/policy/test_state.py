@@ -146,11 +146,12 @@ def test_slices_of_no_service_are_compressed_until_it_comes() -> None:
 
 
 def test_orphans_let_others_in_between() -> None:
-    """Slices of no Service are compressed, and restored, a few at a time."""
+    """Slices of no Service are compressed and restored a few at a time, also when their Service comes and goes."""
     made = state()
     lone = [Put(slice_of(suffix=str(number))) for number in range(10 * STEP_PACKED)]
     assert len(list(made.ingest_in_steps(lone))) == 10
     assert len(list(made.ingest_in_steps([Put(service())]))) == 10
+    assert len(list(made.ingest_in_steps([Removed(Service, WEB)]))) == 10
 
 
 def test_an_endpoint_that_takes_the_place_of_another_is_not_weighed(monkeypatch: pytest.MonkeyPatch) -> None:
