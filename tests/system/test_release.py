@@ -12,6 +12,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -27,6 +28,7 @@ from tests.support.waiting import wait_until
 from tests.system.e2e.objects import node, service, service_cidr, slice_of
 from tools.image.build import CERTIFICATES
 from tools.image.wheels import MACHINES
+from tools.release.deb_package import COMPLETIONS
 
 DIST = CHECKOUT / "dist"
 IMAGES = {name: DIST / f"nftproxy-image-{__version__}-{name}.tar" for name in MACHINES}
@@ -78,6 +80,22 @@ def tree() -> Iterator[Path]:
         run(made, "apt-get", "update", "--quiet")
         run(made, *install, "/nftproxy.deb")
         yield made
+
+
+def test_the_packages_have_the_plugin_the_manual_and_completion() -> None:
+    """Wheel and Debian package have kubectl's plugin, and the package also the manual page and scripts for shells."""
+    with zipfile.ZipFile(DIST / f"nftproxy-{__version__}-py3-none-any.whl") as wheel:
+        (entries,) = (name for name in wheel.namelist() if name.endswith("dist-info/entry_points.txt"))
+        assert "kubectl-nftproxy = nftproxy.commands.cli:plugin" in wheel.read(entries).decode()
+    wanted = {
+        "/usr/bin/kubectl-nftproxy",
+        "/usr/share/man/man8/nftproxy.8.gz",
+        "/usr/share/man/man8/kubectl-nftproxy.8.gz",
+        *(f"/{place}" for place in COMPLETIONS.values()),
+    }
+    for package in DIST.glob("*.deb"):
+        listed = subprocess.run(["dpkg-deb", "--contents", package], check=True, capture_output=True, text=True).stdout
+        assert wanted <= {line.split()[5].removeprefix(".") for line in listed.splitlines()}
 
 
 def test_checksums_are_of_the_files() -> None:
