@@ -14,7 +14,15 @@ from typing import Any
 import click
 import msgspec
 
-from nftproxy.agent.socket.answers import AffinityMap, AgentState, FamilyState, FastPathState, Versions, WatchState
+from nftproxy.agent.socket.answers import (
+    LIMITS,
+    AffinityMap,
+    AgentState,
+    FamilyState,
+    FastPathState,
+    Versions,
+    WatchState,
+)
 from nftproxy.commands.agent_client import LIVE, AgentClient, NoAnswer
 from nftproxy.commands.other_nodes import NODES, NodesAsked, nodes_asked
 from nftproxy.commands.output import STRUCTURED, age, duration, painted, structured, table, with_times
@@ -184,7 +192,10 @@ def _of_agent(agent: AgentState) -> Iterator[Topic]:
     yield "Last refusal", _last_refusal(agent)
     yield "Services", [_services(agent)]
     yield "Silent endpoints", list(agent.silent)
-    yield "Affinity", list(map(_affinity, agent.affinity))
+    limits = [each for each in agent.affinity if each.name.startswith(LIMITS)]
+    yield "Affinity", [_affinity(each) for each in agent.affinity if each not in limits]
+    if limits:
+        yield "Limits", list(map(_affinity, limits))
     if agent.fast_path:
         yield "Fast path", [_fast_path(agent.fast_path)]
     yield "Other proxies", _proxies(agent.other_proxies)
@@ -233,7 +244,8 @@ def _last_refusal(agent: AgentState) -> list[str]:
 
 def _affinity(each: AffinityMap) -> str:
     if each.is_full:
-        fill = f"FULL, {each.size} clients: further clients are served, but not remembered"
+        cost = "without a limit" if each.name.startswith(LIMITS) else "but not remembered"
+        fill = f"FULL, {each.size} clients: further clients are served, {cost}"
     elif each.is_at_least:
         fill = f"{each.clients} clients or more, of at most {each.size}, and not full"
     else:

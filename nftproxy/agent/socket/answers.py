@@ -15,6 +15,10 @@ NAMESPACE = "Network-Namespace"
 """The header of an answer with the network namespace whose kernel the agent reads and writes."""
 
 
+LIMITS = ("rate-", "connections-")
+"""How the names of sets begin in which the kernel keeps clients that have a limit."""
+
+
 class ListingRow(msgspec.Struct, frozen=True, tag_field="kind", rename="camel"):
     """A row of a listing, about a Service."""
 
@@ -169,7 +173,10 @@ class WatchState(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class AffinityMap(msgspec.Struct, frozen=True, rename="camel"):
-    """The fill of a map of remembered clients.  `is_at_least` is true if counting stopped at a limit."""
+    """The fill of a map of remembered clients, or of a set of clients with a limit, whose name begins with `LIMITS`.
+
+    `is_at_least` is true if counting stopped at a limit.
+    """
 
     family: str
     name: str

@@ -1,4 +1,4 @@
-"""Counts and lists the clients that session affinity remembers, from the kernel's maps.
+"""Counts and lists the clients that session affinity remembers, from the kernel's maps, and counts those with limits.
 
 Packets write these maps, so only the kernel has their contents.  Newer kernels count a map's elements (6.18 does, 6.1
 doesn't).  On older kernels the first `MOST_COUNTED` elements are counted singly, which takes 20 ms for any map, and
@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Iterable
 
-from nftproxy.agent.socket.answers import AffinityMap, ClientRow
+from nftproxy.agent.socket.answers import LIMITS, AffinityMap, ClientRow
 from nftproxy.agent.socket.listings import ListingScope
 from nftproxy.kernel.nfnetlink import elements, nft_queries
 from nftproxy.kernel.nfnetlink.elements import ListedElement
@@ -27,12 +27,17 @@ MOST_READ = 100_000
 
 
 def affinity_maps(families: Iterable[Family]) -> list[AffinityMap]:
-    """Return the fill of each map.  This blocks.
+    """Return the fill of each map, and of each set of clients that have a limit.  This blocks.
 
     Raises:
         Unavailable: the kernel does not answer.
     """
-    return [_fill(family, each) for family in families for each in _maps(family)]
+    return [_fill(family, each) for family in families for each in (*_maps(family), *_limit_sets(family))]
+
+
+def _limit_sets(family: Family) -> list[NamedSet]:
+    """Return the sets of clients by the limits of their Services (templates/extensions/client_limits)."""
+    return [each for each in nft_queries.sets(family) if each.is_dynamic and each.name.startswith(LIMITS)]
 
 
 def _maps(family: Family) -> list[NamedSet]:

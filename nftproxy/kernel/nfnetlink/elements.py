@@ -192,12 +192,13 @@ def elements_in_force(family: Family, most: int) -> int | None:
 
 
 def is_full(family: Family, container: NamedSet) -> bool:
-    """True if a map takes no more elements.
+    """True if a map or set takes no more elements.
 
     Raises:
         Unavailable: the kernel does not answer.
     """
-    parts = (nft.ELEMENT_KEY, container.key_type), (nft.ELEMENT_DATA, container.data_type)
+    parts = [(nft.ELEMENT_KEY, container.key_type)]
+    parts += [(nft.ELEMENT_DATA, container.data_type)] if container.is_map else []
     zeros = ((part, attribute(nft.DATA_VALUE, bytes(key_width(types_of(kind))))) for part, kind in parts)
     element = nested(nft.LIST_ELEMENT, b"".join(nested(part, value) for part, value in zeros))
     wanted = nft.of_set(container.name) + nested(nft.LIST_ELEMENTS, element)

@@ -169,6 +169,21 @@ def test_remembered_clients_are_listed_and_counted(bench: Bench, server: ApiServ
     assert bench.lab.node.call(uncounted) == ((3, False), (3, True), False)
 
 
+def test_the_clients_of_a_limit_are_counted(bench: Bench, server: ApiServer) -> None:
+    """Status has the fill of the set of clients of each limit, on kernels that don't count elements, too."""
+    limited = service(39)
+    limited["metadata"]["annotations"] = {"nftproxy.dev/client-connections": "7"}
+    server.put(limited, endpoints(39))
+    bench.wait_until_right()
+    bench.lab.load(f"add element ip nftproxy connections-7 {{ 198.18.0.1 . {vip(39)} . tcp . 80 }}")
+    bench.wait_until(lambda: "IPv4 connections-7: 1 clients" in bench.command("status").out)
+    (found,) = bench.lab.node.call(lambda: [each for each in sets(Family.IPV4) if each.name == "connections-7"])
+    assert bench.lab.node.call(lambda: (count_elements(Family.IPV4, found, 9), is_full(Family.IPV4, found))) == (
+        (1, False),
+        False,
+    )
+
+
 def test_a_connection_is_explained_live(bench: Bench, server: ApiServer) -> None:
     """The agent's explanation has the client's remembered pod, and whether the kernel holds each expected element."""
     server.put(service(38, sessionAffinity="ClientIP"), endpoints(38))

@@ -7,15 +7,17 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from ipaddress import IPv4Address
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from tests.support.cluster import IP
 from tests.support.processes import CHECKOUT, kill
 from tests.support.waiting import wait_until
 from tests.system.e2e.objects import service_cidr
 from tests.system.faults.bench import Bench
-from tests.system.incidents.rows import FINE, METRICS, WELL, Incident
+from tests.system.incidents.rows import FINE, METRICS, PODS, WELL, Incident, noted, web
 
 # Damage
 
@@ -85,11 +87,29 @@ def disk_full(bench: Bench) -> Iterator[None]:
         yield
 
 
+@contextmanager
+def limit_set_full(bench: Bench) -> Iterator[None]:
+    """The set of clients of a limit of connections has no room for another client."""
+    clients = (str(IPv4Address("198.18.0.0") + number) for number in range(65_536))
+    elements = ", ".join(f"{each} . {IP.vip} . tcp . 80" for each in clients)
+    bench.lab.load(f"add element ip nftproxy connections-5 {{ {elements} }}")
+    yield
+    bench.lab.load("flush set ip nftproxy connections-5")
+
+
 # Incidents
 
 STRESS = [
     Incident(
         "kernel is slow", "status", ("NOT HEALTHY", "a change waits for"), (), slow_kernel, WELL[:1], 1, is_dear=True
+    ),
+    Incident(
+        "clients of a limit are too many",
+        "status",
+        ("connections-5: FULL", "without a limit"),
+        (noted(web(), client_connections="5"), PODS),
+        limit_set_full,
+        is_dear=True,
     ),
     Incident(
         "clock jumps by an hour",
