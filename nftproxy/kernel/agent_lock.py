@@ -21,6 +21,7 @@ import socket
 from pathlib import Path
 from typing import NamedTuple, Self
 
+from nftproxy.kernel.nfnetlink.modules import advice
 from nftproxy.kernel.nfnetlink.sockets import NETLINK_NETFILTER, bodies, open_socket
 from nftproxy.model.errors import Unavailable
 from nftproxy.netlink import nf_tables
@@ -77,7 +78,8 @@ class AgentLock:
             if error.errno == errno.EPERM and _is_permitted(self._socket):
                 return False
             why = "it takes CAP_NET_ADMIN" if error.errno == errno.EPERM else "it has no nfnetlink_log"
-            raise Unavailable(f"this kernel has no lock for agents: {why} ({error.strerror})") from error
+            why += f" ({error.strerror}){advice(error, 'nfnetlink_log')}"
+            raise Unavailable(f"this kernel has no lock for agents: {why}") from error
         return True
 
     def keep_over_exec(self) -> int:

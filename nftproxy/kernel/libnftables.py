@@ -35,6 +35,7 @@ from nftproxy.kernel.nfnetlink import nft_queries
 from nftproxy.kernel.nfnetlink.comparison import differences
 from nftproxy.kernel.nfnetlink.element_batch import ElementWriter
 from nftproxy.kernel.nfnetlink.large_batch import LargeBatch, cut
+from nftproxy.kernel.nfnetlink.modules import advice
 from nftproxy.kernel.nfnetlink.read_ahead import ReadAhead
 from nftproxy.kernel.nfnetlink.sockets import open_socket
 from nftproxy.kernel.nfnetlink.table_view import TableView
@@ -383,7 +384,9 @@ def _unavailable() -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise Unavailable(f"the system doesn't allow it: {error.strerror or error}") from error
+        raise Unavailable(
+            f"the system doesn't allow it: {error.strerror or error}{advice(error, 'nf_tables')}"
+        ) from error
 
 
 def _error(message: str, statement: str) -> NftproxyError:

@@ -88,13 +88,13 @@ def test_a_name_that_anybody_may_take_is_no_lock() -> None:
 
 
 def test_a_kernel_without_the_log_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without nfnetlink_log in the kernel there is no lock, and the error names it."""
+    """Without nfnetlink_log in the kernel there is no lock, and the error names the module and how to load it."""
     request = bytearray(bind_log_group(GROUP))
     request[5] = 0x7F  # a subsystem that no kernel has: this one answers as it would without nfnetlink_log
     monkeypatch.setattr("nftproxy.kernel.agent_lock.bind_log_group", lambda _: bytes(request))
     with (
         contextlib.closing(AgentLock()) as lock,
-        pytest.raises(Unavailable, match=r"has no lock for agents: it has no nfnetlink_log \(Invalid argument\)$"),
+        pytest.raises(Unavailable, match=r"no nfnetlink_log \(Invalid argument\): unless .*`modprobe nfnetlink_log`"),
     ):
         lock.acquire()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 
 import pytest
@@ -10,7 +11,7 @@ from nftproxy.kernel.nfnetlink import nft_queries, sockets
 from nftproxy.model.addresses import TABLE, Family
 from nftproxy.model.base_chains import BaseChain
 from nftproxy.model.errors import Unavailable
-from nftproxy.netlink import codec
+from nftproxy.netlink import codec, nf_tables
 from nftproxy.netlink.netfilter import FAMILY_NUMBER
 from tests.conftest import Run
 from tests.kernel.ruleset import execute
@@ -19,6 +20,8 @@ from tests.support.factories import IPV4, IPV6
 pytestmark = pytest.mark.usefixtures("namespace")
 
 UNKNOWN_PROTOCOL = 31  # netlink's protocols end at 22
+UNKNOWN_SUBSYSTEM = 0x7F  # nfnetlink's end at 12
+UNREACHABLE = "the kernel's nftables can't be reached"
 DECNET = 12  # NFPROTO_DECNET, which nftables has never had
 
 
@@ -82,10 +85,23 @@ def test_an_interrupted_answer_is_asked_for_again(monkeypatch: pytest.MonkeyPatc
         nft_queries.chains(IPV4, "t")
 
 
-def test_a_machine_without_nftables(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An error of the socket has the system's message."""
+LOADING = (
+    ": unless the kernel has nf_tables built in, run `modprobe nf_tables` on the node, and write the line nf_tables "
+    "into /etc/modules-load.d/nftproxy.conf for each boot"
+)
+
+
+def test_a_kernel_without_nfnetlink(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An error of the socket has the system's message, the missing module, and how to load it."""
     monkeypatch.setattr(sockets, "NETLINK_NETFILTER", UNKNOWN_PROTOCOL)
-    with pytest.raises(Unavailable, match="can't be reached: Protocol not supported"):
+    with pytest.raises(Unavailable, match="^" + re.escape(f"{UNREACHABLE}: Protocol not supported{LOADING}") + "$"):
+        nft_queries.generation()
+
+
+def test_a_kernel_without_nf_tables(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A subsystem that nfnetlink lacks has the same advice, for requests and for batches."""
+    monkeypatch.setattr(nf_tables, "SUBSYSTEM", UNKNOWN_SUBSYSTEM)
+    with pytest.raises(Unavailable, match="^" + re.escape(f"{UNREACHABLE}: Invalid argument{LOADING}") + "$"):
         nft_queries.generation()
 
 
