@@ -278,6 +278,7 @@ def test_the_unit_gives_one_right() -> None:
     assert settings["CapabilityBoundingSet"] == settings["AmbientCapabilities"] == "CAP_NET_ADMIN"
     assert settings["DynamicUser"] == settings["NoNewPrivileges"] == "yes"
     assert settings["SupplementaryGroups"] == "nftproxy"
+    assert settings["User"] == "nftproxy-agent", "systemd makes no user with the name of a group that exists"
     assert "LoadCredential" not in settings, "a copy of the kubeconfig stays old after a rotation"
     assert settings["OOMScoreAdjust"] == str(Config().oom_score_adj)
     assert options(settings["ExecStart"].split()[1:]) == {"--config"}
