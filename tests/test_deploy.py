@@ -62,6 +62,14 @@ def without_rights(*command: str) -> list[str]:
     return ["setpriv", f"--reuid={user}", f"--regid={user}", "--clear-groups", *sets, *command]
 
 
+OWN_NETWORK = """
+ip link set lo up
+for address in 192.168.0.2/32 fd00:c0a8::2/128; do ip address add $address dev lo; done
+for file in ipv4/ip_forward ipv6/conf/all/forwarding; do echo 1 >/proc/sys/net/$file; done
+"""
+"""A network namespace becomes that of the example's Node, which has its addresses, and forwards as every node does."""
+
+
 @pytest.mark.usefixtures("namespace")
 def test_a_default_installation_logs_no_warning(tmp_path: Path) -> None:
     """After the init container the agent starts with its printed configuration and its few rights without a warning."""
@@ -80,6 +88,7 @@ def test_a_default_installation_logs_no_warning(tmp_path: Path) -> None:
         run = [sys.executable, "-m", "nftproxy", "run", f"--config={directory}/config.yaml"]
         subprocess.run([*run, "--init-only"], check=True, cwd=CHECKOUT, capture_output=True)
         log = tmp_path / "log"
+        subprocess.run(["bash", "-euc", OWN_NETWORK], check=True)
         with (
             log.open("w") as output,
             subprocess.Popen(
