@@ -178,7 +178,7 @@ class Claims:
         """Set the API server's addresses and ports.  No Service gets an external address there, by any protocol."""
         changed, self._api_servers = self._api_servers ^ places, places
         self._changed_places |= {Claim(address, protocol, port) for address, port in changed for protocol in Protocol}
-        if self._config.tells_external_addresses:
+        if self._config.external_ip_cidrs:
             self._changed_places |= {address for address, _ in changed}
 
     def winner(self, claim: Claim) -> ObjectKey | None:
@@ -262,7 +262,7 @@ class Claims:
             self._change_holder(address, inside, present=present)
         for address in external:
             _change_member(self._external_users, address, service.key, present=present)
-        for address in service.proxied_ips if self._config.tells_external_addresses else ():
+        for address in service.proxied_ips if self._config.external_ip_cidrs else ():
             _change_member(self._proxied_for, address, service.key, present=present)
             self._changed_places.add(address)
 

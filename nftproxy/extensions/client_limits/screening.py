@@ -26,11 +26,10 @@ from nftproxy.extensions.client_limits.annotations import (
 from nftproxy.model.addresses import Address, Family, family_of, of_family
 from nftproxy.model.annotations import Rate
 from nftproxy.model.objects import Service
-from nftproxy.model.settings import Config
 from nftproxy.model.unserved_reasons import SCREENED, UnservedReason
 from nftproxy.policy.claims import NODE
-from nftproxy.policy.extension import AddToPort, CompiledPort, CompiledService, Restriction
-from nftproxy.policy.facts import Addition, Front, Part
+from nftproxy.policy.extension import AddToPort, CompiledPort, CompiledService, Restriction, Settings
+from nftproxy.policy.facts import Addition, Endings, Front, Part
 from nftproxy.policy.fronts import ClaimedFront, restricting_ranges, serves_every_address
 from nftproxy.policy.numbers import as_address
 from nftproxy.policy.ranges import NO_LIST, range_keys, source_lengths
@@ -108,7 +107,7 @@ def ports(given: CompiledService) -> AddToPort:
             return None
         denied, allowed = () if facts.denied else denied, () if facts.allowed else allowed
         limits = screen(
-            given.settings.config,
+            given.settings,
             given.family,
             tuple(dict.fromkeys(rate for _, rate in facts.rates)),
             tuple(dict.fromkeys(most for _, most, _ in facts.connections)),
@@ -150,8 +149,14 @@ def _screening(
     )
 
 
-def screen(config: Config, family: Family, rates: tuple[RateFacts, ...], connections: tuple[int, ...]) -> ScreenFacts:
-    """The sets and chains for these limits, and the facts that all limits share."""
+def screen(
+    settings: Settings, family: Family, rates: tuple[RateFacts, ...], connections: tuple[int, ...]
+) -> ScreenFacts:
+    """The sets and chains for these limits, and the facts that all limits share.
+
+    The set that counts packets that aren't admitted is left out if the verdict for these packets counts them.
+    """
+    are_counted = settings.endings.not_admitted != Endings().not_admitted
     ip = family.value
     asked = f"ct original {ip} daddr . meta l4proto . ct original proto-dst"
     not_admitted = UnservedReason.NOT_ADMITTED.value
@@ -164,10 +169,10 @@ def screen(config: Config, family: Family, rates: tuple[RateFacts, ...], connect
         lengths=source_lengths(family),
         nodeports=(
             (f"ct status dnat {asked} != @fronts", "ct status & dnat == 0 fib daddr type local")
-            if serves_every_address(config, family)
+            if serves_every_address(settings.config, family)
             else (f"ct original {ip} daddr @nodeport-ips",)
         ),
-        counted=dropped if config.service_counts else (*dropped, not_admitted),
+        counted=dropped if are_counted else (*dropped, not_admitted),
         dropped=(*dropped, not_admitted),
         rates=rates,
         connections=connections,
