@@ -11,6 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple, TypeVar
 
+import msgspec
+
 from nftproxy.model.addresses import Family
 from nftproxy.model.events import Event
 from nftproxy.model.mapping import Mapper, one_by_one
@@ -21,7 +23,7 @@ from nftproxy.policy.choosing.choice import ChoiceCache
 from nftproxy.policy.compile import PortKey, compile_service, port_keys
 from nftproxy.policy.extension import Change, Settings
 from nftproxy.policy.facts import TableFacts
-from nftproxy.policy.flows import Flows
+from nftproxy.policy.flows import Flows, restrictions
 from nftproxy.policy.fronts import LostClaim
 from nftproxy.policy.health_checks import HealthChecks
 from nftproxy.policy.restrictions import lost_claims
@@ -43,6 +45,8 @@ from nftproxy.rules.transaction import (
 )
 
 V = TypeVar("V")
+Changes = dict[Family, Transaction]
+"""The transaction of each family whose rules change."""
 
 SKELETON = "this node"
 """The owner of each generation's skeleton and of the node's addresses in it."""
@@ -50,7 +54,10 @@ SKELETON = "this node"
 STEP = 250
 """Most Services that are compiled before other tasks get their turn.  With 10 endpoints each this takes 20 ms."""
 STEP_ELEMENTS = 5_000
-"""Most elements that are compiled in a turn.  A single Service may have as many as thousands of small Services."""
+"""Most elements of a piece of the first load.  A single Service may have as many as thousands of small Services."""
+PART = 1_000
+"""Elements of a Service that are compiled before others get their turn, some 20 ms.  A Service that changes alone
+goes to the kernel in such parts, which are as long as the pieces of a transaction (rules/pieces.py)."""
 MOST_CACHED = 16
 """Services that are compiled together through the cache of choices: with more, as at the start, the last Services would
 evict the first."""
@@ -103,6 +110,8 @@ class Pipeline:
         self.unavailable: set[str] = set()
         self.whole_tables = {name: renderer.whole_table(part) for name, part in whole.items() if part}
         self._compiled: dict[ObjectKey, Service] = {}
+        self._unfinished: dict[ObjectKey, dict[PortKey, None]] = {}
+        """The owners that a Service may have beside those of the version that was compiled last."""
         self.choices = ChoiceCache()
         self.health_checks = HealthChecks()
         families = tuple(self.generations)
@@ -114,6 +123,10 @@ class Pipeline:
         self._updated: set[ObjectKey] = set()
         self._savepoint: Savepoint | None = None
         self._invalid = Invalidation(table=True)
+        self._under_way: Invalidation | None = None
+        """The parts of the change that is being made in steps."""
+        self._has_more = False
+        """Whether parts of this change have become invalid again meanwhile."""
         self.ingest(())
 
     def ingest(self, events: Iterable[Event]) -> Transaction:
@@ -130,30 +143,51 @@ class Pipeline:
         return len(blocks) > (SKELETON in blocks)
 
     def ingest_in_steps(
-        self, events: Iterable[Event], families: Collection[Family] = tuple(Family)
-    ) -> Generator[None, None, dict[Family, Transaction]]:
+        self, events: Iterable[Event], families: Collection[Family] = tuple(Family), *, in_parts: bool = False
+    ) -> Generator[Changes, None, Changes]:
         """As `ingest`, in pieces.  Return the transaction of each family whose rules change.
 
         It yields after each piece of work, so that other tasks can run.  A piece is a number of objects of a listing,
-        `STEP` Services, or `STEP_ELEMENTS` elements.  Until the end only `state` shows the change.
+        `STEP` Services, or `PART` elements.  With `in_parts` each pause yields transactions, which the caller applies
+        in their order before it goes on: a Service that changes alone changes port by port.  Otherwise only `state`
+        shows the change until the end.
+
+        At a pause the caller may ingest other events to the end (`is_compiling`).  Parts of these that concern the
+        Services of this change become part of this change.
 
         Only `families` get transactions: a family that is about to be fully loaded needs no incremental transaction.
         If `families` is empty and there are no Services yet, the generations are filled piece by piece, perhaps by two
         processes.  This saves the memory for a change of 100,000 elements.
         """
-        self._invalid.merge((yield from self.state.ingest_in_steps(events)))
+        for _ in (steps := Steps(self.state.ingest_in_steps(events))):
+            yield {}
+        self._invalid.merge(steps.result)
         self.lap(Stage.STATE)
         if not families and not any(map(self.has_services, self.generations)):
-            yield from self._fill()
+            for _ in self._fill():
+                yield {}
             return {}
-        changes = yield from self._update_generations()
-        made = {
-            family: change_transaction(family, change)
-            for family, change in changes.items()
-            if change and family in families
-        }
-        self.lap(Stage.DIFF)
-        return made
+        if self._under_way is not None and (self._has_more or self._concerns(self._under_way)):
+            self._has_more = True
+            return {}
+        changes = yield from self._update_generations(families, in_parts=in_parts)
+        while self._under_way is None and self._has_more:
+            self._has_more = False
+            yield changes
+            changes = yield from self._update_generations(families, in_parts=in_parts)
+        return changes
+
+    @property
+    def is_compiling(self) -> bool:
+        """Whether `ingest_in_steps` has paused where other events may be ingested."""
+        return self._under_way is not None
+
+    def _concerns(self, other: Invalidation) -> bool:
+        """Whether the invalid parts and a change under way may concern the same statements."""
+        invalid = self._invalid
+        if any(each.table or each.everything for each in (invalid, other)):
+            return True
+        return not (invalid.services | invalid.endpoints).isdisjoint(other.services | other.endpoints)
 
     def fill_in_steps(
         self, events: Iterable[Event], installed: Mapping[Family, Installed | None]
@@ -168,7 +202,7 @@ class Pipeline:
             yield Transaction()
         self._invalid.merge(steps.result)
         self.lap(Stage.STATE)
-        services = self._invalid_services()
+        services = self._services_of(self._invalid)
         self._put_skeletons()
         yield self._of_each(
             lambda made: unhooked_transaction(made, self._shape(made.family), installed.get(made.family))
@@ -178,17 +212,21 @@ class Pipeline:
             made = change_transaction(family, change)
             self.lap(Stage.DIFF)
             yield made
-        self._refresh_derived(services)
+        self._refresh_filled(services)
         yield self._of_each(hook_transaction)
 
     def _fill(self) -> Generator[None, None, None]:
         """Put the first Services into the generations."""
-        services = self._invalid_services()
+        services = self._services_of(self._invalid)
         self._put_skeletons()
         for _ in self._put_services(services):
             self.lap(Stage.DIFF)
             yield
-        self._refresh_derived(services)
+        self._refresh_filled(services)
+
+    def _refresh_filled(self, services: list[ObjectKey]) -> None:
+        self._refresh_derived(services, self._invalid)
+        self._invalid = Invalidation()
 
     def _put_skeletons(self) -> None:
         for family, generation in self.generations.items():
@@ -317,34 +355,110 @@ class Pipeline:
         self._invalid.services.update(services)
         return finish(self.ingest_in_steps(()))
 
-    def _update_generations(self) -> Generator[None, None, dict[Family, GenerationChange]]:
+    def _update_generations(self, families: Collection[Family], *, in_parts: bool) -> Generator[Changes, None, Changes]:
         """Update the touched parts of the generations.  If a template fails, they stay invalid."""
-        services = self._invalid_services()
+        before, invalid = self._under_way, self._invalid
+        self._under_way, self._invalid = invalid, Invalidation()
+        try:
+            return (yield from self._update(invalid, families, in_parts=in_parts))
+        except BaseException:
+            self._invalid.merge(invalid)
+            self._has_more = False
+            raise
+        finally:
+            self._under_way = before
+
+    def _update(
+        self, invalid: Invalidation, families: Collection[Family], *, in_parts: bool
+    ) -> Generator[Changes, None, Changes]:
+        services = self._services_of(invalid)
+        versions = [(self._compiled.get(key), self.state.services.get(key)) for key in services]
+        if is_divided := in_parts and self._is_divisible(invalid, versions):
+            services.sort(key=self.state.counted_size)  # small changes don't wait for large changes of the same round
+        for old, new in versions:
+            if new is not None and new is not old:
+                self._unfinished.setdefault(new.key, {}).update(dict.fromkeys(port_keys(new)))
+        blocks = {family: self._table_blocks(family, invalid.table) for family in self.generations}
+        for _ in self._compile_all(services, blocks):
+            yield self._replace(blocks, families) if is_divided else {}
+            if self._has_more and not is_divided:
+                self._invalid.merge(invalid)  # and begin anew
+                return {}
+        changes = self._replace(blocks, families)
+        if self._has_more:
+            services = [key for key in services if not self._is_invalid(key)]
+            self._invalid.services |= invalid.services.difference(services)
+        if self._unfinished:
+            for key in services:
+                self._unfinished.pop(key, None)
+        self._refresh_derived(services, invalid)
+        return changes
+
+    def _compile_all(
+        self, services: Sequence[ObjectKey], blocks: Mapping[Family, dict[Owner, Block]]
+    ) -> Generator[None, None, None]:
+        """Add the new blocks of some Services to those of each family, with pauses."""
         cache = self.choices if len(services) <= MOST_CACHED else None
-        blocks = {family: self._table_blocks(family, self._invalid.table) for family in self.generations}
         for start in range(0, len(services), STEP):
             if start:
                 yield
             for family in self.generations:
                 yield from self._compile(family, services[start : start + STEP], blocks[family], cache)
-        changes = {family: generation.replace_blocks(blocks[family]) for family, generation in self.generations.items()}
-        self.lap(Stage.DIFF)
-        self._refresh_derived(services)
-        return changes
 
-    def _invalid_services(self) -> list[ObjectKey]:
-        """The Services to compile, in the order of their names."""
+    def _is_invalid(self, key: ObjectKey) -> bool:
+        """Whether a Service has changed while a change that concerns it is under way, and must be compiled again."""
         invalid = self._invalid
+        return invalid.everything or key in invalid.services or key in invalid.endpoints
+
+    def _is_divisible(self, invalid: Invalidation, versions: Sequence[tuple[Service | None, Service | None]]) -> bool:
+        """Whether the ports of a change can change one after the other: a single Service, or all keep their fronts.
+
+        Otherwise a front might be in two ports' blocks for a while, or in those of two Services.
+        """
+        if invalid.table or invalid.everything or not self._unfinished.keys().isdisjoint(self._services_of(invalid)):
+            return False
+        if len(versions) > 1 and any(old is None or new is None for old, new in versions):
+            return False
+        return all(old is None or new is None or old is new or self._keeps_fronts(old, new) for old, new in versions)
+
+    def _keeps_fronts(self, old: Service, new: Service) -> bool:
+        """Whether a Service differs only in how its fronts choose endpoints."""
+        if old.options != new.options and any(restrictions(self.settings, each) for each in (old, new)):
+            return False  # one port's block has the ranges of all ports
+        return old == msgspec.structs.replace(
+            new,
+            labels=old.labels,
+            faults=old.faults,
+            options=old.options,
+            proxied_ips=old.proxied_ips,
+            affinity_timeout=old.affinity_timeout,
+            traffic_distribution=old.traffic_distribution,
+        )
+
+    def _replace(self, blocks: Mapping[Family, dict[Owner, Block]], families: Collection[Family]) -> Changes:
+        """Move blocks into the generations.  Return the changes of some families."""
+        changes = {family: generation.replace_blocks(blocks[family]) for family, generation in self.generations.items()}
+        for each in blocks.values():
+            each.clear()
+        made = {
+            family: change_transaction(family, change)
+            for family, change in changes.items()
+            if change and family in families
+        }
+        self.lap(Stage.DIFF)
+        return made
+
+    def _services_of(self, invalid: Invalidation) -> list[ObjectKey]:
+        """The Services to compile, in the order of their names."""
         if invalid.everything:
             return sorted(self.state.services.keys() | self._compiled.keys())
         return sorted(invalid.services | invalid.endpoints)
 
-    def _refresh_derived(self, services: list[ObjectKey]) -> None:
-        """Update everything that is derived from these Services beside rules.  After this nothing is invalid any more.
+    def _refresh_derived(self, services: list[ObjectKey], invalid: Invalidation) -> None:
+        """Update everything that is derived from these Services beside rules.
 
         These are losses, UDP flows, health checks, and the views of extensions.
         """
-        invalid = self._invalid
         claiming = [key for key in services if invalid.everything or key in invalid.services]
         for key in claiming:
             self._record_compiled(key)
@@ -353,7 +467,6 @@ class Pipeline:
         self.health_checks.refresh(self.state, services, self.withheld)
         self._refresh_views(services, claiming)
         self._updated.update(services)
-        self._invalid = Invalidation()
         self.lap(Stage.FOLLOW)
 
     def _refresh_views(self, services: Sequence[ObjectKey], claiming: Sequence[ObjectKey]) -> None:
@@ -392,20 +505,35 @@ class Pipeline:
     def _compile(
         self, family: Family, services: Sequence[ObjectKey], blocks: dict[Owner, Block], cache: ChoiceCache | None
     ) -> Generator[None, None, None]:
-        """Add the new blocks of some Services to `blocks`, with an empty block for each port that is gone."""
+        """Add the new blocks of some Services to `blocks`, with an empty block for each port that is gone.
+
+        It yields whenever `PART` elements more have been added.  A Service that has changed meanwhile is left as it is.
+        """
         count, had = 0, self.generations[family].blocks
         for key in services:
-            blocks |= {owner: EMPTY for owner in self._owners(key) if owner in had}
+            if self._has_more and self._is_invalid(key):
+                continue
+            gone = dict.fromkeys(owner for owner in self._owners(key) if owner in had)
             service = self.state.services.get(key)
             if service is not None and key not in self.withheld[family]:
                 for owner, facts in compile_service(self.state, self.settings, family, service, cache=cache):
                     self.lap(Stage.COMPILE)
-                    blocks[owner] = self._renderer.port(facts, family.table)
+                    blocks[owner] = block = self._renderer.port(facts, family.table)
                     self.lap(Stage.RENDER)
-                    count += len(blocks[owner].lines)
-                    if count >= STEP_ELEMENTS:
+                    gone.pop(owner, None)
+                    count += len(block.lines)
+                    if count >= PART:
                         count = 0
                         yield
+                        if self._has_more and self._is_invalid(key):
+                            gone.clear()
+                            break
+            for owner in gone:
+                count += len(had[owner].lines)
+                blocks[owner] = EMPTY
+                if count >= PART:
+                    count = 0
+                    yield
 
     def _shape(self, family: Family) -> str:
         """The shape of the table, with a mark if another proxy serves the node's other Services."""
@@ -429,7 +557,10 @@ class Pipeline:
     def _owners(self, key: ObjectKey) -> list[PortKey]:
         """The owners of the blocks that a Service has had since it was last compiled."""
         service = self._compiled.get(key)
-        return port_keys(service) if service else []
+        owners = port_keys(service) if service else []
+        if key in self._unfinished:
+            return list(dict.fromkeys([*owners, *self._unfinished[key]]))
+        return owners
 
     def _record_compiled(self, key: ObjectKey) -> None:
         self.choices.evict(key)

@@ -135,10 +135,10 @@ def test_each_stage_is_a_lap() -> None:
     made.lap = laps.append
     made.ingest([Put(TWO)])
     compiled = [Stage.COMPILE, Stage.RENDER]
-    assert laps == [Stage.STATE, *compiled, Stage.DIFF, Stage.FOLLOW, Stage.DIFF]
+    assert laps == [Stage.STATE, *compiled, Stage.DIFF, Stage.FOLLOW]
     laps.clear()
     made.ingest([Put(node(internal_ips=["192.0.2.77"]))])
-    assert laps == [Stage.STATE, *compiled * 3, Stage.DIFF, Stage.FOLLOW, Stage.DIFF]
+    assert laps == [Stage.STATE, *compiled * 3, Stage.DIFF, Stage.FOLLOW]
 
 
 def test_removing_an_endpoint_is_two_elements() -> None:
@@ -254,11 +254,12 @@ def test_much_work_is_done_in_steps() -> None:
     stepping = pipeline(renderer=counting)
     steps = stepping.ingest_in_steps([Listed(Service, tuple(many))])
     compiled = []
-    for _ in range(7):
-        next(steps)
+    for _ in range(9):
+        assert next(steps) == {}
         compiled.append(counting.ports)
         assert not elements(stepping, IPV4, "cluster-ips")
-    assert compiled == [0, 0, 0, 0, 0, 0, STEP]  # two steps to take them in, two to weigh them, two to enter them
+    assert compiled[:6] == [0, 0, 0, 0, 0, 0]  # two steps to take them in, two to weigh them, two to enter them
+    assert compiled[6:] == [STEP, STEP, 2 * STEP]  # a pause after PART elements, and one after STEP Services
     with pytest.raises(StopIteration) as end:
         next(steps)
     assert join(end.value.value.values()) == made.ingest([Listed(Service, tuple(many))])

@@ -10,7 +10,7 @@ end of a pause, the signal to stop.  Each round takes all events that have come,
 * The kernel's contents count as known only after a commit.  After any doubt (a refusal, a dead library, a table that
   another program changed) the next transaction is a full load, retried with backoff until the kernel accepts it
   (loading.py).
-* Small changes come before large ones, which wait for their turns (turns.py).
+* Small changes come before large ones, which wait for their turns (turns.py), and go between their parts (rounds.py).
 * The two families share transactions as long as the kernel accepts them.  After a refusal each family is loaded by
   itself, so that a refusal for one family never delays the other.
 * On stopping, the rules stay.
@@ -28,6 +28,7 @@ from nftproxy.agent.reporting.sync_reporter import SyncReporter
 from nftproxy.agent.sync.inbox import Inbox
 from nftproxy.agent.sync.loading import Loader, now
 from nftproxy.agent.sync.quarantine import MOST_RETRIED
+from nftproxy.agent.sync.rounds import Rounds
 from nftproxy.agent.sync.turns import Expense, Turns, displaced
 from nftproxy.kernel.async_kernel import AsyncKernel
 from nftproxy.kernel.drift import TableWatch
@@ -39,11 +40,10 @@ from nftproxy.model.codes import Code
 from nftproxy.model.errors import Refused, Unavailable
 from nftproxy.model.events import Event, Listed, Put, Removed
 from nftproxy.model.objects import EndpointSlice, ObjectKey, Service
-from nftproxy.model.steps import Steps
 from nftproxy.model.texts import first_of
 from nftproxy.pipeline import Pipeline
 from nftproxy.rules.ruleset import Generation
-from nftproxy.rules.transaction import Installed, Transaction, join
+from nftproxy.rules.transaction import Installed
 
 log = logging.getLogger(__name__)
 
@@ -96,6 +96,9 @@ class SyncLoop:
         self._turns = Turns(pipeline.size_of)
         self._turn_due = self._settle_due = float("inf")
         self._has_postponed = False
+        self._has_news = self._has_let_in = False
+        self._spent_beside = 0.0
+        """The seconds that small changes took between the parts of the present change."""
         self._expected: dict[ObjectKey, tuple[list[Service | EndpointSlice], int]] = {}
         """The elements that waiting Services may come to, each with the objects that have changed."""
         self._expenses = ExpenseLog()
@@ -103,6 +106,7 @@ class SyncLoop:
         self._stopping = asyncio.Event()
         self._now: Callable[[], float] = now
         self._loader = Loader(pipeline, kernel, reporter, table_watch, self._stopping.is_set)
+        self._rounds = Rounds(pipeline, self._loader, reporter)
         pipeline.lap = reporter.lap
 
     async def run(self, sources: Mapping[str, AsyncGenerator[Sequence[Event]]]) -> None:
@@ -171,6 +175,7 @@ class SyncLoop:
             async with contextlib.aclosing(source):  # even if it waits between two batches: its connections end here
                 async for events in source:
                     self.inbox.add(events, self._now())
+                    self._has_news = True
                     self._reporter.queued(events)
                     del events  # a listing is large, and the next event may be long in coming
                     ready.set()
@@ -251,19 +256,25 @@ class SyncLoop:
         return has_loaded
 
     async def _sync(self) -> bool:
-        """Apply the events whose turn it is, as a single transaction.  Return whether the kernel had any work."""
-        began = self._processor_time()
-        events, changes = await self._compile_next()
-        applied = await self._change({each: changes[each] for each in self._loader.known & changes.keys()})
-        if not any(map(_concerns_all, events)) and (
-            expense := self._turns.charge(self._processor_time() - began, self._now())
-        ):
+        """Apply the events whose turn it is.  Return whether the kernel had any work."""
+        began, self._spent_beside = self._processor_time(), 0.0
+        has_let_in, self._has_let_in = self._has_let_in, False
+        events = self._next_events()
+        self._reporter.taken()
+        is_of_services = not any(map(_concerns_all, events))
+        size = await self._rounds.apply(events, self._let_others_in if is_of_services else None)
+        self._reporter.ingested()
+        if failure := self._rounds.pop_failure():
+            await self._report_failed_change(failure.families, failure.error)
+            self._loader.mark_unknown(failure.families)
+        spent = self._processor_time() - began - self._spent_beside
+        if is_of_services and (expense := self._turns.charge(spent, self._now())):
             self._expenses.record(expense, self._now())
         waiting = self.inbox.waiting(self._pipeline.state.service_of)
         self._turn_due = self._turns.next_due(waiting, self._now(), self._coming(waiting)) if waiting else float("inf")
-        if self._loader.known and (events or applied or waiting):
+        if self._loader.known and (events or size or waiting or has_let_in):
             # even if no rule of a family has to change
-            self._reporter.applied(len(applied.text), self._loader.known, full=False)
+            self._reporter.applied(size, self._loader.known, full=False)
         has_loaded = await self._loader.load_what_is_due()
         if self._loader.known and (events or has_loaded or self._settle_due <= self._now()):
             await self._loader.retry_changed()
@@ -271,19 +282,24 @@ class SyncLoop:
         if any(isinstance(each, Listed) for each in events):
             events.clear()  # most objects were known, and stay as they were
             trim_memory()
-        return bool(applied) or has_loaded
+        return bool(size) or has_loaded
 
-    async def _compile_next(self) -> tuple[list[Event], dict[Family, Transaction]]:
-        """Return the events whose turn it is, and their transactions.  Other tasks run meanwhile."""
-        events = self._next_events()
-        self._reporter.taken()
-        steps = Steps(self._pipeline.ingest_in_steps(events, self._loader.known))
-        for _ in steps:
-            with self._reporter.interrupted():
-                await asyncio.sleep(0)
-        self._reporter.ingested()
-        self._loader.record_updates(self._pipeline.pop_updated())
-        return events, steps.result
+    async def _let_others_in(self) -> None:
+        """Apply small changes of other namespaces that have come while a change is being made in parts."""
+        if not self._has_news or not self._pipeline.is_compiling:
+            return
+        self._has_news = False
+        began, service_of = self._processor_time(), self._pipeline.state.service_of
+        waiting = self.inbox.waiting_endpoints(service_of)
+        chosen = self._turns.choose_beside(waiting, self._now(), self._coming(waiting))
+        if chosen:
+            events = self.inbox.pop_of(chosen, service_of)
+            size = await self._rounds.apply(events)
+            self._reporter.applied_between(events, size, self._loader.known)
+            self._has_let_in = True
+        spent = self._processor_time() - began
+        self._turns.charge_beside(spent if chosen else 0.0, self._now())
+        self._spent_beside += spent
 
     def _next_events(self) -> list[Event]:
         """Take the events whose turn it is from the inbox."""
@@ -314,19 +330,6 @@ class SyncLoop:
                 before = changed, self._pipeline.state.expected_size(key, changed)
             self._expected[key] = before
         return {key: size for key, (_, size) in self._expected.items()}
-
-    async def _change(self, changes: Mapping[Family, Transaction]) -> Transaction:
-        """Apply a change, and return it.  After a failure the families' tables count as unknown."""
-        transaction = join(changes.values())
-        if not transaction:
-            return transaction
-        try:
-            await self._loader.commit(transaction, changes.keys())
-        except (Refused, Unavailable) as error:
-            await self._report_failed_change(changes.keys(), error)
-            self._loader.mark_unknown(changes.keys())
-            return Transaction()
-        return transaction
 
     async def _report_failed_change(self, families: Collection[Family], error: Refused | Unavailable) -> None:
         """Report a change that was not applied.  A Service that its refusal names is quarantined if it is the cause."""

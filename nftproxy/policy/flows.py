@@ -175,7 +175,7 @@ class Flows:
         self._fronts: dict[ObjectKey, tuple[AddressPort, ...]] = {}
         self._kept: LastingFronts = {}
         self._due: set[AddressPort] = set()
-        self._restricted: dict[ObjectKey, tuple[_Restrictions, frozenset[Unanswered]]] = {}
+        self._restricted: dict[ObjectKey, tuple[Restrictions, frozenset[Unanswered]]] = {}
         self._unanswered: set[Unanswered] = set()
         self._has_swept = False
 
@@ -207,12 +207,12 @@ class Flows:
     def _restrict(self, state: ClusterState, key: ObjectKey, service: Service | None) -> None:
         """Note the fronts at which a Service restricts its clients otherwise than before."""
         before = self._restricted.pop(key, None)
-        restrictions = _restrictions(self._settings, service) if service else None
-        if service is None or restrictions is None:
+        present = restrictions(self._settings, service) if service else None
+        if service is None or present is None:
             return
         fronts = self._unanswered_of(state, service)
-        self._restricted[key] = restrictions, fronts
-        same = before[1] if before and before[0] == restrictions else frozenset()
+        self._restricted[key] = present, fronts
+        same = before[1] if before and before[0] == present else frozenset()
         self._unanswered |= fronts - same
 
     def _unanswered_of(self, state: ClusterState, service: Service) -> frozenset[Unanswered]:
@@ -238,10 +238,10 @@ class Flows:
         return entered
 
 
-_Restrictions = tuple[tuple[Network, ...], Options]
+Restrictions = tuple[tuple[Network, ...], Options]
 
 
-def _restrictions(settings: Settings, service: Service) -> _Restrictions | None:
+def restrictions(settings: Settings, service: Service) -> Restrictions | None:
     """The values that decide which clients a Service admits, None if it admits all."""
     families = set(map(family_of, service.cluster_ips))
     asked = settings.extensions_of(service)

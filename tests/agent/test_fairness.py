@@ -195,3 +195,57 @@ def test_a_quiet_tenant_waits_as_long_beside_one_noisy_tenant_as_beside_many(mon
     monkeypatch.setattr("nftproxy.agent.sync.turns.BUSY_ROUND", 5)
     waits = [longest_wait(noisy) for noisy in (1, 4, 16)]
     assert max(waits) <= 0.35, waits
+
+
+class MeteredKernel(FakeKernel):
+    """A kernel that takes a millisecond for each element."""
+
+    busy = 0.0
+
+    async def _apply(self, transaction: Transaction) -> Commit:
+        cost = transaction.size().elements / 1000
+        await asyncio.sleep(cost)
+        self.busy += cost
+        return await super()._apply(transaction)
+
+
+PART, PORTS = 40, 15
+NAMES = [f"p{port}:{port}" for port in range(1, PORTS + 1)]
+PODS = [f"10.2.0.{pod}" for pod in range(1, 11)]
+
+
+def shifted(name: str, number: int) -> Event:
+    """All rows of a Service with 15 ports and 10 endpoints change."""
+    return Put(slice_of(name, PODS, ports=[f"p{port}:{port + number % 2}" for port in range(1, PORTS + 1)]))
+
+
+def most_elements_before(noisy: int, until: float = 25.0) -> int:
+    """The most elements that the kernel gets between a quiet tenant's change and its commit.
+
+    Each noisy tenant changes all 150 rows of a Service twice a second, which is large: 0.3 s.
+    """
+    kernel = MeteredKernel()
+    world = World(kernel, min_sync_period=0.02)
+    world.processor_time = lambda: kernel.busy
+    names = [f"noisy-{each}/one" for each in range(noisy)]
+    start = [*EVERYTHING]
+    for number, name in enumerate(names):
+        start += [Put(service(name, cluster_ips=[f"10.98.0.{number}"], ports=NAMES)), shifted(name, 0)]
+    noise = [(5 + step / 2, [shifted(name, step) for name in names]) for step in range(int(2 * until))]
+    changes = victims(until)
+    world.run(source((0, start), *noise), source((0, []), *changes), until=until + 60)
+    world.assert_in_step()
+    counts = []
+    for at, _ in changes:
+        done = next(when for when, each in kernel.applied if _pod(at) in each.text)
+        counts.append(sum(each.size().elements for when, each in kernel.applied if at < when < done))
+    return max(counts)
+
+
+def test_a_small_change_waits_for_a_part_of_a_large_change(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The kernel gets a part of a large change before a small change, beside 1, 3 or 10 tenants."""
+    monkeypatch.setattr("nftproxy.pipeline.PART", PART)
+    found = [most_elements_before(noisy) for noisy in (1, 3, 10)]
+    assert 0 < max(found) <= 3 * PART, found

@@ -11,7 +11,7 @@ from msgspec import structs
 from nftproxy.explanation.listing import notes
 from nftproxy.model.events import Listed, Put, Removed
 from nftproxy.model.objects import EndpointSlice, Service
-from nftproxy.pipeline import STEP_ELEMENTS
+from nftproxy.pipeline import PART
 from nftproxy.policy import limits
 from nftproxy.policy.limits import MAX_FRONTS, MAX_ROWS, MAX_SOURCE_RANGES, MostRows, excess
 from nftproxy.policy.state import STEP, ClusterState
@@ -122,7 +122,7 @@ def test_one_large_service_lets_others_in_between() -> None:
     """A Service at the limit is compiled in steps of a bounded number of elements."""
     made = pipeline()
     steps = made.ingest_in_steps([Put(wide(100)), Put(deep(100, 1000))])
-    assert sum(1 for _ in steps) >= MAX_ROWS // STEP_ELEMENTS - 1
+    assert sum(1 for _ in steps) >= MAX_ROWS // PART - 1
 
 
 def test_a_large_listing_lets_others_in_between() -> None:

@@ -1,208 +1,323 @@
-"""The delay of small changes beside a tenant whose changes are large: `python -m tools.bench.fairness`.
+"""The wait of a quiet tenant beside noisy tenants: `python -m tools.bench.fairness`.
 
-For a minute an agent's loop with a kernel of its own follows two tenants.  The hostile tenant changes a large Service
-twice a second.  The victim has an endpoint that moves four times a second.  The command prints the time until the
-kernel has the victim's endpoint, and the agent's peak of memory.
+An agent follows an API server.  Noisy tenants change their Services, as a case says.  The quiet tenant's only endpoint
+is replaced some five times a second.  A *wait* is the time from the API server's event until the kernel has the new
+endpoint.  Beside it each row has the processor time that the agent took in these waits, which depends less on other
+load of the machine, the processors that it took all the time, its peak of memory, and the load of the machine.
 """
 
 from __future__ import annotations
 
-import asyncio
+import contextlib
 import functools
-import itertools
-import resource
+import os
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
-from statistics import median
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from statistics import quantiles
 from typing import NamedTuple
 
 import click
+import msgspec
+import yaml
+from nftproxy_conformance.apiserver import ApiServer, Settings
 from nftproxy_conformance.lab.node import Node
 
-from nftproxy.agent.loop import SyncLoop
-from nftproxy.agent.reporting.health import Health
-from nftproxy.agent.reporting.metrics import Metrics
-from nftproxy.agent.reporting.sync_reporter import SyncReporter
-from nftproxy.kernel.async_kernel import AsyncKernel
-from nftproxy.kernel.drift import TableWatch
-from nftproxy.kernel.nfnetlink.commit_listener import CommitListener
+from nftproxy.config.parse_config import EMPTY_CONFIG
+from nftproxy.kernel.nfnetlink import nft_queries
+from nftproxy.kernel.nfnetlink.elements import ElementLookup
+from nftproxy.library import parsed
+from nftproxy.model.addresses import TABLE, Family
+from nftproxy.model.annotations import PREFIX
 from nftproxy.model.events import Event, Listed, Put
-from nftproxy.model.objects import EndpointSlice, Service
-from nftproxy.rules.transaction import Commit, Transaction
-from tests.support.factories import node, pipeline, service, slice_of
-from tests.support.processes import CHECKOUT
-from tools.bench.bounds import hosts
+from nftproxy.pipeline import Pipeline
+from tests.support import objects as api
+from tests.support.background import repeating
+from tests.support.factories import INSTALLED_KINDS
+from tests.support.processes import CHECKOUT, AgentProcess
+from tests.support.waiting import wait_until
+from tools.bench.cluster import NODE, Object, new_pipeline
+from tools.bench.limits import hosts
 
-SECONDS, REWRITES, MOVES = 60.0, 0.5, 0.25
-"""The duration of each case, and the seconds between changes of the large Service, and of the victim's endpoint."""
-LARGE, ITS_IP = "evil/one", "10.97.0.1"
-PORTS, PODS = 100, 1_000
-"""100,000 rows, which is the limit of a Service."""
-TENANTS, SERVICES = 10, 14
-"""The tenants with many small changes, and the Services of each."""
-WEIGHTED = 4
-"""Rows that an endpoint counts as, if endpoints have weights."""
-NAMES = [f"p{port}:{port}" for port in range(1, PORTS + 1)]
+SECONDS, WARM_UP = 40.0, 5.0
+"""The seconds that are measured in each case, and the seconds of noise before these."""
+MOVES = 0.2
+"""Seconds between a commit of the quiet tenant's endpoint and its next change."""
+TWICE_A_SECOND = 0.5
+PER_SLICE = 1_000
+QUIET, ITS_IP = "quiet", "10.96.255.1"
+ANSWER = 120.0
+"""The longest wait that is measured, in seconds."""
 
 
 class Case(NamedTuple):
-    """The objects that the hostile tenant rewrites, by the number of the change."""
+    """The objects that noisy tenants have at first, and the objects of each change, by its number."""
 
     what: str
-    change: Callable[[int], Sequence[Service | EndpointSlice]]
-    start: Callable[[], Sequence[Service | EndpointSlice]] = lambda: large()
-
-
-def large(number: int = 0, algorithm: str = "random") -> list[Service | EndpointSlice]:
-    """The large Service and its slice."""
-    asked = {} if algorithm == "random" else {"algorithm": algorithm}
-    offered = [f"p{port}:{port + number % 2}" for port in range(1, PORTS + 1)]
-    return [
-        service(LARGE, cluster_ips=[ITS_IP], ports=list(NAMES), annotations=asked),
-        slice_of(LARGE, list(hosts(PODS)), ports=offered),
-    ]
-
-
-def flipped(number: int) -> list[Service | EndpointSlice]:
-    """The large Service with another algorithm."""
-    return large(algorithm=("random", "round-robin")[number % 2])[:1]
-
-
-def weighted(number: int) -> list[Service | EndpointSlice]:
-    """The large Service with a weight for a zone, or without."""
-    asked: dict[str, str] = {"weights": "zone:b=2"} if number % 2 else {}
-    pods = [f"{pod}@node-b{' in=b' * (index % 2)}" for index, pod in enumerate(hosts(PODS // WEIGHTED))]
-    return [
-        service(LARGE, cluster_ips=[ITS_IP], ports=list(NAMES), annotations=asked),
-        slice_of(LARGE, pods, ports=list(NAMES)),
-    ]
-
-
-def many_services() -> list[Service | EndpointSlice]:
-    """Services of ten namespaces, 4,000 rows each, which are within the budget together."""
-    made: list[Service | EndpointSlice] = []
-    for index in range(TENANTS * SERVICES):
-        made.append(service(_name(index), cluster_ips=[f"10.97.{index // 250}.{1 + index % 250}"], ports=NAMES[:10]))
-        made += many_changes(index)
-    return made
+    start: Callable[[], Sequence[Object]]
+    change: Callable[[int], Sequence[Object]]
+    pause: float = TWICE_A_SECOND
+    """Seconds between two changes."""
 
 
 @functools.cache
-def many_changes(index: int, version: int = 0) -> list[Service | EndpointSlice]:
-    """The slice of such a Service, an endpoint of which is another in each version."""
-    return [slice_of(_name(index), [*hosts(399), f"10.4.0.{1 + version}"], ports=NAMES[:10])]
+def slices_of(
+    namespace: str, name: str, first: str, pods: int, offered: tuple[str, ...], zones: int = 0
+) -> list[Object]:
+    """The EndpointSlices of a Service with endpoints below a prefix of 8 bits, in turn for each of some zones."""
+    endpoints = [
+        api.endpoint(address, NODE, "ready", **({"zone": "ab"[number % zones]} if zones else {}))
+        for number, address in enumerate(hosts(first, pods))
+    ]
+    return [
+        api.endpoint_slice(
+            f"{name}-{start}", *endpoints[start : start + PER_SLICE], service=name, namespace=namespace, ports=offered
+        )
+        for start in range(0, pods, PER_SLICE)
+    ]
 
 
-def _name(index: int) -> str:
-    return f"evil-{index % TENANTS}/s{index // TENANTS}"
+def named(ports: int, shift: int = 0, protocol: str = "TCP") -> tuple[str, ...]:
+    """Ports of a Service, or of its EndpointSlices, which have the same names."""
+    return tuple(f"p{port}:{port + shift}/{protocol}" for port in range(1, ports + 1))
 
 
-def many(number: int) -> list[Service | EndpointSlice]:
-    """Half of these Services with another endpoint."""
-    return [each for index in range(number % 2, TENANTS * SERVICES, 2) for each in many_changes(index, number // 2 % 4)]
+def service(namespace: str, name: str, address: str, ports: tuple[str, ...], **options: str) -> Object:
+    """A Service with annotations of this project."""
+    annotations = {f"{PREFIX}{option}": value for option, value in options.items()}
+    return api.service(name, namespace=namespace, vips=[address], ports=ports, metadata={"annotations": annotations})
 
 
-CASES = (
-    Case("nothing", lambda _: ()),
-    Case("the ports of its slice", large),
-    Case("`algorithm`, random or round-robin", flipped),
-    Case("`weights`, none or `zone:b=2`", weighted),
-    Case("each second all of ten tenants' 14 Services of 4,000 rows", many, many_services),
+def shifted(number: int) -> list[Object]:
+    """The slice of a Service with 100,000 rows, every second time with other ports."""
+    return slices_of("ports", "one", "20", 1_000, named(100, number % 2))
+
+
+def annotated(namespace: str, address: str, first: str, pods: int, ports: int = 100, **options: str) -> Case:
+    """A Service that has an annotation every second time."""
+
+    def change(number: int) -> list[Object]:
+        return [service(namespace, "one", address, named(ports), **(options if number % 2 else {}))]
+
+    text = ", ".join(f"`{name}: {value}`" for name, value in options.items())
+    slices = slices_of(namespace, "one", first, pods, named(ports), 2)
+    return Case(f"{ports} ports, {pods:,} endpoints: {text} and none", lambda: [*change(0), *slices], change)
+
+
+def small(namespaces: int, each: int = 5) -> Case:
+    """Services of 10 ports and 400 endpoints.  Each exchanges an endpoint once a second."""
+    ports, count = named(10), namespaces * each
+
+    def where(index: int) -> tuple[str, str]:
+        return f"small-{index % namespaces}", f"s{index // namespaces}"
+
+    def change(number: int) -> list[Object]:
+        return slices_of(*where(number % count), "21", 399 + number // count % 2, ports)
+
+    def start() -> list[Object]:
+        services = [service(*where(index), f"10.96.1.{index + 1}", ports) for index in range(count)]
+        return [*services, *(part for index in range(count) for part in change(index))]
+
+    what = f"{count} Services of {namespaces} namespaces, 10 ports, 400 endpoints: each exchanges an endpoint a second"
+    return Case(what, start, change, 1 / count)
+
+
+def burst(number: int) -> list[Object]:
+    """Thirty Services of 60,000 rows each, every second time with other ports.  The budget has room for nine."""
+    made = list[Object]()
+    for index in range(30):
+        made.append(service("burst", f"s{index}", f"10.96.2.{index + 1}", named(60)))
+        made += slices_of("burst", f"s{index}", "22", 1_000, named(60, number % 2))
+    return made
+
+
+def flapping(number: int) -> list[Object]:
+    """The slice of a Service with 1,000 fronts of UDP and 3 endpoints, every second time without the last."""
+    return slices_of("flaps", "one", "23", 3 - number % 2, named(100, protocol="UDP"))
+
+
+def fronts() -> list[Object]:
+    """That Service: 100 ports at 10 addresses."""
+    spec = {"externalIPs": [f"198.51.100.{number}" for number in range(1, 10)]}
+    ports = named(100, protocol="UDP")
+    return [api.service("one", spec, namespace="flaps", vips=["10.96.3.1"], ports=ports), *flapping(0)]
+
+
+PORTS = Case(
+    "100 ports, 1,000 endpoints: other ports",
+    lambda: [service("ports", "one", "10.96.0.1", named(100)), *shifted(0)],
+    shifted,
 )
+UDP = Case("1,000 fronts of UDP, 3 endpoints: one comes and goes, four times a second", fronts, flapping, 0.25)
+ROUND_ROBIN = annotated("algorithm", "10.96.0.2", "24", 1_000, algorithm="round-robin")
+MAGLEV = annotated("maglev", "10.96.0.3", "25", 10, 20, algorithm="consistent-hash")
+WEIGHTS = annotated("weights", "10.96.0.4", "26", 250, weights="zone:b=2")
+
+CASES: dict[str, tuple[Case, ...]] = {
+    "nothing": (),
+    "small-1": (small(1),),
+    "small-3": (small(3),),
+    "small-10": (small(10),),
+    "ports": (PORTS,),
+    "algorithm": (ROUND_ROBIN,),
+    "maglev": (MAGLEV,),
+    "weights": (WEIGHTS,),
+    "burst": (Case("30 Services of 60,000 rows at once, again each 10 s", lambda: (), burst, 10.0),),
+    "udp": (UDP,),
+    "mix": (PORTS, ROUND_ROBIN, MAGLEV, WEIGHTS, UDP, small(10, 2)),
+}
+"""Rows by name, each with the cases that happen at once."""
 
 
-class Watched(AsyncKernel):
-    """A kernel that measures the time until the victim's endpoints are in force."""
+class Outcome(msgspec.Struct):
+    """The waits and the agent's processor time in each, in seconds, its processors, its peak in bytes, and the load."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.waits: list[float] = []
-        self.moved: dict[str, float] = {}
-
-    async def apply(self, transaction: Transaction) -> Commit:
-        """Apply the transaction."""
-        commit = await super().apply(transaction)
-        for pod in [pod for pod in self.moved if f": {pod} . " in transaction.text]:
-            self.waits.append(time.monotonic() - self.moved.pop(pod))
-        return commit
+    waits: list[float]
+    work: list[float]
+    processors: float
+    peak: int
+    load: float
 
 
-async def measure(case: Case) -> str:
-    """Return a row of the table."""
-    made, kernel = pipeline(node=None), Watched()
-    reporter = SyncReporter(Health(30.0, made.generations), Metrics())
-    listener = CommitListener()
-    began = asyncio.Event()
+def events(objects: Sequence[Object]) -> list[Event]:
+    """The events of objects that change."""
+    return [
+        Put(each)
+        for listed in parsed(objects, INSTALLED_KINDS).listing()
+        if isinstance(listed, Listed)
+        for each in listed.objects
+    ]
 
-    async def loaded(_: object) -> float:
-        began.set()
-        return float("inf")
 
-    loop = SyncLoop(
-        made,
-        kernel,
-        reporter,
-        TableWatch(listener),
-        loaded,
-        sync_period=30.0,
-        min_sync_period=0.02,
+def cluster(*objects: Object) -> Pipeline:
+    """A pipeline that has these objects."""
+    made = new_pipeline()
+    made.ingest(events([api.node(NODE, "192.168.0.2", zone="a"), *objects]))
+    return made
+
+
+def quiet(number: int) -> tuple[str, Object]:
+    """The quiet tenant's slice, and the address of its only endpoint."""
+    address = f"10.50.{number >> 8 & 255}.{number & 255}"
+    return address, api.endpoint_slice("web-1", address, namespace=QUIET)
+
+
+def measure(name: str, seconds: float = SECONDS, profile: Path | None = None) -> Outcome:
+    """Measure a row in this process."""
+    cases = CASES[name]
+    with ExitStack() as stack:
+        directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="nftproxy-bench-")))
+        node = stack.enter_context(Node(NODE))
+        server = stack.enter_context(ApiServer(history=1_000, settings=Settings(), make_socket=node.socket))
+        server.put(api.node(NODE, "192.168.0.2", zone="a"), api.service_cidr("10.96.0.0/16"))
+        server.put(api.service("web", namespace=QUIET, vips=[ITS_IP]), quiet(0)[1])
+        for case in cases:
+            server.put(*case.start())
+        agent = _started(node, server, directory, profile)
+        stack.callback(agent.kill)
+        wait_until(lambda: any(node.call(nft_queries.chains, Family.IPV4, TABLE).values()), agent.log, patience=ANSWER)
+        kernel = stack.enter_context(node.call(ElementLookup))
+        for case in cases:
+            stack.enter_context(repeating(_changes(server, case), case.pause))
+        time.sleep(WARM_UP)
+        began, cpu = time.monotonic(), agent.cpu
+        waits, work = zip(*_waits(server, kernel, agent, seconds), strict=True)
+        processors = (agent.cpu - cpu) / (time.monotonic() - began)
+        outcome = Outcome(list(waits), list(work), processors, agent.peak, os.getloadavg()[0])
+        agent.terminate()
+        agent.await_end()
+        return outcome
+
+
+def _started(node: Node, server: ApiServer, directory: Path, profile: Path | None) -> AgentProcess:
+    config = dict(EMPTY_CONFIG) | {
+        "mode": "nftables",
+        "hostnameOverride": NODE,
+        "clientConnection": {"kubeconfig": str(server.write_kubeconfig(directory / "kubeconfig"))},
+        "clusterCIDR": "10.0.0.0/10",
+    }
+    (directory / "config.yaml").write_text(yaml.safe_dump(config))
+    agent = AgentProcess(node, directory / "agent.log", profile=profile)
+    agent.launch("--config", str(directory / "config.yaml"))
+    return agent
+
+
+def _changes(server: ApiServer, case: Case) -> Callable[[], object]:
+    numbers = iter(range(1, 1 << 30))
+    return lambda: server.put(*case.change(next(numbers)))
+
+
+def _waits(
+    server: ApiServer, kernel: ElementLookup, agent: AgentProcess, seconds: float
+) -> Iterator[tuple[float, float]]:
+    end = time.monotonic() + seconds
+    number = 0
+    while time.monotonic() < end:
+        number += 1
+        address, changed = quiet(number)
+        server.put(changed)
+        began, cpu = time.monotonic(), agent.cpu
+        _wait_for(kernel, address)
+        yield time.monotonic() - began, agent.cpu - cpu
+        time.sleep(MOVES)
+
+
+def _wait_for(kernel: ElementLookup, address: str) -> None:
+    """Wait until the quiet tenant's only slot has an address."""
+
+    def is_there() -> bool:
+        found = kernel.find(Family.IPV4, "tcp-endpoints", f"{ITS_IP} . 80 . 0.0.0.0")
+        return found is not None and found.value.startswith(f"{address} ")
+
+    wait_until(is_there, patience=ANSWER, pause=0.004)
+
+
+def row(name: str, found: Outcome) -> str:
+    """A row of the table."""
+    what = "; ".join(case.what for case in CASES[name])
+    waits, work = (
+        " | ".join(f"{each:.2f}" for each in (cuts[49], cuts[89], cuts[98], max(of_each)))
+        for of_each in (found.waits, found.work)
+        for cuts in (quantiles([*of_each, max(of_each)], n=100, method="inclusive"),)
     )
-    asyncio.get_running_loop().add_reader(listener.fileno(), loop.read_commits)
-    started = case.start()
-    small = [service("shop/web")]
-
-    async def everything() -> AsyncGenerator[Sequence[Event]]:
-        services = tuple(each for each in (*started, *small) if isinstance(each, Service))
-        slices = tuple(each for each in started if isinstance(each, EndpointSlice))
-        yield [Put(node()), Listed(Service, services), Listed(EndpointSlice, slices)]
-        await asyncio.Event().wait()
-
-    async def rewriting() -> AsyncGenerator[Sequence[Event]]:
-        yield []
-        await began.wait()
-        for number in itertools.count(1):
-            yield [Put(each) for each in case.change(number)]
-            await asyncio.sleep(REWRITES)
-
-    async def moving() -> AsyncGenerator[Sequence[Event]]:
-        yield []
-        await began.wait()
-        for pod in hosts(int(SECONDS / MOVES), "10.3"):
-            kernel.moved[pod] = time.monotonic()
-            yield [Put(slice_of("shop/web", [pod], suffix=pod))]
-            await asyncio.sleep(MOVES)
-        loop.stop()
-
-    await loop.run({"cluster": everything(), "rewriting": rewriting(), "moving": moving()})
-    kernel.close()
-    memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    waits = sorted([*kernel.waits, *(time.monotonic() - at for at in kernel.moved.values())])
-    late = sum(each > 1.0 for each in waits) / len(waits)
-    return f"| {case.what} | {median(waits):.2f} s | {waits[-1]:.1f} s | {late:.0%} | {memory:.0f} MB |"
+    return (
+        f"| {name} | {what} | {len(found.waits)} | {waits} | {work}"
+        f" | {found.processors:.2f} | {found.peak / 1e6:.0f} MB | {found.load:.1f} |"
+    )
 
 
-def rows() -> Iterator[str]:
-    """The rows of the table, each measured in a separate process."""
-    for number in range(len(CASES)):
-        command = [sys.executable, "-m", "tools.bench.fairness", "--case", str(number)]
-        yield subprocess.run(command, cwd=CHECKOUT, check=True, stdout=subprocess.PIPE).stdout.decode().strip()
+def rows(names: Sequence[str] = tuple(CASES), seconds: float = SECONDS) -> Iterator[str]:
+    """The rows of the table, each measured in a process of its own."""
+    for name in names:
+        command = [sys.executable, "-m", "tools.bench.fairness", "--case", name, "--seconds", str(seconds)]
+        done = subprocess.run(command, cwd=CHECKOUT, check=True, stdout=subprocess.PIPE)
+        yield row(name, msgspec.json.decode(done.stdout, type=Outcome))
 
 
 @click.command()
-@click.option("--case", "chosen", type=int, hidden=True)
-def main(chosen: int | None) -> None:
-    """Print a row for each kind of change."""
-    if chosen is not None:
-        with Node("node") as lab:
-            click.echo(lab.call(lambda: asyncio.run(measure(CASES[chosen]))))
+@click.option("--row", "names", multiple=True, type=click.Choice(list(CASES)), help="Measure this; repeatable.")
+@click.option("--seconds", default=SECONDS, show_default=True, help="Seconds of each row.")
+@click.option("--profile", type=click.Path(path_type=Path), help="Write cProfile's figures of the agent there.")
+@click.option("--case", "chosen", type=click.Choice(list(CASES)), hidden=True)
+def main(names: tuple[str, ...], seconds: float, profile: Path | None, chosen: str | None) -> None:
+    """Print a row for each kind of noise."""
+    if chosen or profile:
+        found = measure(chosen or names[0], seconds, profile)
+        click.echo(msgspec.json.encode(found) if chosen else row(names[0], found))
         return
-    click.echo("| a tenant rewrites twice a second | others wait, p50 | at most | more than 1 s | peak of memory |")
-    click.echo("| --- | --- | --- | --- | --- |")
-    for row in rows():
-        click.echo(row)
+    click.echo(
+        "| row | noise | changes | wait, s: p50 | p90 | p99 | most | processor time in it, s: p50 | p90 | p99 | most"
+        " | processors | peak | load |"
+    )
+    click.echo("| --- " * 14 + "|")
+    for each in rows(names or tuple(CASES), seconds):
+        click.echo(each)
 
 
 if __name__ == "__main__":
-    main()
+    with contextlib.suppress(KeyboardInterrupt):
+        main()

@@ -274,6 +274,18 @@ class SyncReporter:
         what = {"bytes": size, "seconds": seconds, "families": list(names), "full": full}
         log.debug("applied %(bytes)d bytes to %(families)s in %(seconds).4f s", what)
 
+    def applied_between(self, events: Iterable[Event], size: int, families: Collection[Family]) -> None:
+        """Note that the kernel holds events that came after the taken events, by a transaction of `size` characters."""
+        now = self._clocks()
+        for each in _triggers(events):
+            with contextlib.suppress(ValueError):  # dropped, as too many wait
+                self._queued_triggers.remove(each)
+            self._observe_trigger(each, families, now)
+        if size:
+            self.metrics.count("nftproxy_transactions_total", "change")
+            self.metrics.observe("nftproxy_transaction_bytes", size, "change")
+        self.lap()
+
     def failed(self, families: Collection[Family], reason: str, *, full: bool) -> None:
         """Note that a transaction of these families was not applied."""
         self.refused(families, reason)
@@ -297,11 +309,15 @@ class SyncReporter:
 
     def _observe_triggers(self, families: Collection[Family], now: Moment) -> None:
         """Observe the latency of the taken changes.  Changes from before the start would measure the start."""
-        for family, triggered in self._taken_triggers:
-            if family in families and triggered > self._started:
-                self.metrics.observe("kubeproxy_network_programming_duration_seconds", now.wall - triggered, family)
+        for each in self._taken_triggers:
+            self._observe_trigger(each, families, now)
         waiting = [each for each in self._taken_triggers if each[0] not in families]
         self._taken_triggers = deque(waiting, MOST_TRIGGERS)
+
+    def _observe_trigger(self, trigger: tuple[Family, float], families: Collection[Family], now: Moment) -> None:
+        family, triggered = trigger
+        if family in families and triggered > self._started:
+            self.metrics.observe("kubeproxy_network_programming_duration_seconds", now.wall - triggered, family)
 
 
 class Postponed(NamedTuple):

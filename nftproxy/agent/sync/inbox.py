@@ -74,6 +74,18 @@ class Inbox:
                 found[service] = min(each.since, found.get(service, each.since))
         return found
 
+    def waiting_endpoints(self, service_of: ServiceOf) -> dict[ObjectKey, float]:
+        """Return the Services of which only EndpointSlices have changed, as `waiting` does, none if a listing waits."""
+        if self._listings:
+            return {}
+        changed = {key for kind, key in self._changes if kind is Service}
+        return {key: since for key, since in self.waiting(service_of).items() if key not in changed}
+
+    def pop_of(self, services: Collection[ObjectKey], service_of: ServiceOf) -> list[Event]:
+        """Remove and return the changes of some Services and of their EndpointSlices."""
+        of_services = [key for key, each in self._changes.items() if _service(each.event, service_of) in services]
+        return [self._changes.pop(key).event for key in of_services]
+
     def deleted(self) -> list[ObjectKey]:
         """Return the Services that were deleted."""
         events = (each.event for each in self._changes.values())

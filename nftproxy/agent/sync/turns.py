@@ -19,6 +19,8 @@ tenants wait, by a single word of an annotation, again and again.
   smaller is the transaction that it may make others wait for.  A namespace that owes more than `ALLOWANCE` is *busy*.
   The changes of busy namespaces come after all others, some `BUSY_ROUND` elements at a time, and get half of the time.
   The other half is for events to be read, and for changes that come meanwhile.
+* A change is made in parts, and between two parts small changes of EndpointSlices go ahead, those of other namespaces
+  that owe little (`choose_beside`).
 * The latest events of a waiting Service replace the earlier (inbox.py), and all of them come together.
 
 No Service waits for ever: a large Service whose turn has come goes first once it has been passed over for `PATIENCE`.
@@ -83,6 +85,7 @@ class Turns:
         self._size_of = size_of
         self._large: dict[ObjectKey, None] = {}
         self._chosen: dict[ObjectKey, int] = {}
+        self._beside: dict[ObjectKey, int] = {}
         self._due = 0.0  # of all large Services
         self._due_of: dict[str, float] = {}  # of the large Services of a namespace
         self._debts = Debts(1 / (1 + OWN_REST), 1 / (1 + REST), LONGEST_DEBT)  # for small changes
@@ -114,9 +117,31 @@ class Turns:
             if due[first] <= now - (PATIENCE if round_ else 0.0):
                 late = [first]
         chosen = late or self._round(round_, now, coming)
-        sharing = (*chosen, *gone)  # the cost, by their sizes.  A single Service bears all of it
-        self._chosen = {key: self._size_of(key) if len(sharing) > 1 else 0 for key in sharing}
+        self._chosen = self._sharing((*chosen, *gone))
         return chosen
+
+    def choose_beside(
+        self, waiting: Mapping[ObjectKey, float], now: float, coming: Mapping[ObjectKey, int] = _NONE
+    ) -> Collection[ObjectKey]:
+        """Return the Services whose small changes go between two parts of the chosen changes.
+
+        They are of other namespaces than these, and of namespaces with modest debts.
+        """
+        busy = {key.namespace for key in self._chosen}
+        small = {
+            key: since
+            for key, since in self._small(waiting, now, coming).items()
+            if key.namespace not in busy
+            and self._debts.of(key.namespace, now) <= MODEST
+            and max(self._size_of(key), coming.get(key, 0)) < ROUND
+        }
+        chosen = self._round(small, now, coming)
+        self._beside = self._sharing(chosen)
+        return chosen
+
+    def _sharing(self, chosen: Collection[ObjectKey]) -> dict[ObjectKey, int]:
+        """Return the Services that share a cost, by their sizes.  A single Service bears all of it."""
+        return {key: self._size_of(key) if len(chosen) > 1 else 0 for key in chosen}
 
     def next_due(
         self, waiting: Mapping[ObjectKey, float], now: float, coming: Mapping[ObjectKey, int] = _NONE
@@ -134,8 +159,16 @@ class Turns:
 
     def charge(self, seconds: float, now: float) -> Expense | None:
         """Charge the cost of the chosen Services' changes.  Return the largest change, if it is large."""
-        costs = self._costs(seconds)
-        self._chosen = {}
+        chosen, self._chosen = self._chosen, {}
+        return self._charge(chosen, seconds, now)
+
+    def charge_beside(self, seconds: float, now: float) -> None:
+        """Charge the cost of the changes that went between two parts."""
+        chosen, self._beside = self._beside, {}
+        self._charge(chosen, seconds, now)
+
+    def _charge(self, chosen: Mapping[ObjectKey, int], seconds: float, now: float) -> Expense | None:
+        costs = self._costs(chosen, seconds)
         self._drop_past_dues(now)
         for key, cost in costs.items():
             self._large.pop(key, None)
@@ -153,11 +186,11 @@ class Turns:
         key = max(costs, key=costs.__getitem__)
         return Expense(key, costs[key], OWN_REST * costs[key]) if costs[key] >= LARGE else None
 
-    def _costs(self, seconds: float) -> dict[ObjectKey, float]:
-        """Divide a cost between the chosen Services, by their sizes."""
-        if len(self._chosen) == 1:
-            return dict.fromkeys(self._chosen, seconds)
-        sizes = {key: max(1, size, self._size_of(key)) for key, size in self._chosen.items()}
+    def _costs(self, chosen: Mapping[ObjectKey, int], seconds: float) -> dict[ObjectKey, float]:
+        """Divide a cost between Services, by their sizes."""
+        if len(chosen) == 1:
+            return dict.fromkeys(chosen, seconds)
+        sizes = {key: max(1, size, self._size_of(key)) for key, size in chosen.items()}
         total = sum(sizes.values())
         return {key: seconds * size / total for key, size in sizes.items()}
 

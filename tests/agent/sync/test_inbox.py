@@ -94,3 +94,21 @@ def test_how_long_a_service_waits() -> None:
     assert inbox.services() == [SERVICES[0]]
     assert inbox.pop_except({one, two}, state.service_of) == [Removed(Service, three), Put(node())]
     assert inbox.waiting(state.service_of) == {one: 1.0, two: 2.0}
+
+
+def test_endpoints_that_change_alone_can_be_taken_alone() -> None:
+    """Only Services whose own object hasn't changed are named, and their slices are taken without all others."""
+    inbox = Inbox()
+    a, b, c = (Put(each) for each in SLICES[::2])
+    inbox.add([a, Put(SERVICES[1]), b], at=3.0)
+    inbox.add([c, Put(node())], at=4.0)
+    assert inbox.waiting_endpoints(lambda _: None) == {key("shop/a"): 3.0, key("shop/c"): 4.0}
+    assert inbox.pop_of([key("shop/c")], lambda _: None) == [c]
+    assert inbox.pop_all() == [a, Put(SERVICES[1]), b, Put(node())]
+
+
+def test_nothing_goes_ahead_of_a_listing() -> None:
+    """While a listing waits, no endpoints can be taken alone."""
+    inbox = Inbox()
+    inbox.add([Listed(Service, tuple(SERVICES)), Put(SLICES[0])])
+    assert inbox.waiting_endpoints(lambda _: None) == {}

@@ -301,3 +301,27 @@ def test_the_work_grows_with_the_services() -> None:
         return time.process_time() - began
 
     assert min(seconds(16_000) for _ in range(3)) < 64 * min(seconds(1_000) for _ in range(9))
+
+
+def test_small_changes_of_others_go_between_the_parts_of_a_change() -> None:
+    """Between parts go Services of other namespaces that are small, not large, and owe little."""
+    sizes = {BIG: 100_000, key("evil/small"): 10, OTHER_BIG: ROUND, WEB: 10, CART: 10, key("noisy/one"): 10}
+    made = turns(sizes)
+    made.choose({key("noisy/one"): 0.0}, 0.0)
+    made.charge(LARGE - 0.01, 0.0)
+    made.choose({key("noisy/one"): 0.0}, 0.0)
+    made.charge(LARGE - 0.01, 0.0)
+    assert made.choose({BIG: 0.0}, 0.0) == [BIG]
+    waiting = dict.fromkeys(sizes, 0.0)
+    assert sorted(made.choose_beside(waiting, 0.0)) == [CART, WEB]
+
+
+def test_changes_between_parts_bear_their_own_cost() -> None:
+    """The cost of changes between parts isn't that of the large change, which stays charged."""
+    made = turns()
+    made.choose({BIG: 0.0}, 0.0)
+    made.choose_beside({WEB: 0.0}, 0.0)
+    made.charge_beside(COST, 0.0)
+    assert made.charge(LARGE, 0.0) == (BIG, LARGE, OWN_REST * LARGE)
+    made.choose({BIG: 0.0, WEB: 0.0, CART: 0.0}, 0.0)
+    assert made.choose({WEB: 0.0, CART: 0.0}, 0.0) == [CART]
