@@ -20,6 +20,7 @@ from typing import Any, NamedTuple, Self
 
 import yaml
 
+from tests.support.objects import endpoint, endpoint_slice, service
 from tests.support.processes import CHECKOUT, KilledAtEnd, kill
 from tests.support.waiting import wait_until
 
@@ -168,33 +169,11 @@ class Company(KilledAtEnd):
     def _add_service(self, kubeconfig: Path, address: str) -> None:
         """Create a Service with an endpoint."""
         name = "s" + address.replace(".", "-")
-        port = {"port": 80, "protocol": "TCP", "name": "http"}
-        self._post(
-            kubeconfig,
-            "/api/v1/namespaces/default/services",
-            {
-                "apiVersion": "v1",
-                "kind": "Service",
-                "metadata": {"name": name, "namespace": "default"},
-                "spec": {"clusterIP": address, "ports": [port]},
-            },
-        )
-        self._post(
-            kubeconfig,
-            "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices",
-            {
-                "apiVersion": "discovery.k8s.io/v1",
-                "kind": "EndpointSlice",
-                "metadata": {
-                    "name": name,
-                    "namespace": "default",
-                    "labels": {"kubernetes.io/service-name": name},
-                },
-                "addressType": "IPv4",
-                "endpoints": [{"addresses": ["10.1.0.4"], "conditions": {"ready": True}}],
-                "ports": [port],
-            },
-        )
+        where: dict[str, Any] = {"namespace": "default", "ports": ["http:80/TCP"]}
+        created = service(name, vips=[address], **where)
+        self._post(kubeconfig, "/api/v1/namespaces/default/services", created)
+        created = endpoint_slice(name, endpoint("10.1.0.4", "", "ready"), service=name, **where)
+        self._post(kubeconfig, "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices", created)
 
     def _post(self, kubeconfig: Path, path: str, created: Mapping[str, object]) -> None:
         document = yaml.safe_load(kubeconfig.read_text())
