@@ -122,15 +122,32 @@ def run(block: list[Command], directory: Path) -> list[tuple[int, str]]:
     return [(int(status), re.sub(r"^[ \t]+", "", output, flags=re.MULTILINE)) for output, status in found]
 
 
+ONCE_LOADED = """#!/bin/sh
+shift
+"$@" >timeout.out 2>&1 &
+until grep -q "loaded the rules" timeout.out || ! kill -0 $! 2>/dev/null; do sleep 0.1; done
+kill $! 2>/dev/null
+wait $!
+cat timeout.out
+exit 124
+"""
+"""Stands for `timeout`: it ends an agent that has loaded its rules.  On a busy machine that takes more than 10 s."""
+
+
 @pytest.fixture
 def directory(tmp_path: Path) -> Path:
     """A directory as a page's commands expect it, where `nftproxy` is the code under test, for Python too."""
     for name in ("examples", "templates"):
         shutil.copytree(CHECKOUT / name, tmp_path / name)
     (tmp_path / "bin").mkdir()
-    for name, arguments in (("nftproxy", "-m nftproxy "), ("python3", "")):
+    python = f'#!/bin/sh\nPYTHONPATH="{CHECKOUT}" exec "{sys.executable}"'
+    for name, text in (
+        ("nftproxy", f'{python} -m nftproxy "$@"\n'),
+        ("python3", f'{python} "$@"\n'),
+        ("timeout", ONCE_LOADED),
+    ):
         script = tmp_path / "bin" / name
-        script.write_text(f'#!/bin/sh\nPYTHONPATH="{CHECKOUT}" exec "{sys.executable}" {arguments}"$@"\n')
+        script.write_text(text)
         script.chmod(0o755)
     return tmp_path
 

@@ -24,7 +24,18 @@ OBJECTS: dict[type[Shape], Raw] = {
     schema.RawNode: NODE,
     schema.RawServiceCIDR: CIDR,
 }
-ABSENT = object()
+
+
+class Absence(Enum):
+    """The form of a field that has no value."""
+
+    ABSENT = "absent"
+
+    def __str__(self) -> str:
+        return self.value
+
+
+ABSENT = Absence.ABSENT
 """Stands for a field that isn't there, or is null."""
 ALL, OLD = "", "not by 1.36"
 """The API servers that accept a form: all, or those that don't check as strictly as 1.36 does (KEP-4858)."""
