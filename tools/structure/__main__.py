@@ -27,6 +27,7 @@ FEATURES = {
     "fast_path": "fast_path flowtable",
     "least_connections": "least_connections balanced load_watch load_factors connection_counts factors",
     "localhost": "localhost forwarder forwardings",
+    "masquerade_address": "masquerade_address node_source interface_addresses",
 }
 """The words for each feature in names of the code: of its classes, modules, fields, sets and chains."""
 

@@ -129,13 +129,13 @@ class SyncReporter:
             why_ineligible=why_ineligible(self._find_node()),
         )
 
-    def as_of(self, family: Family) -> float | None:
+    def as_of(self, family: Family, now: Moment) -> float | None:
         """Return the time, in seconds since the epoch, at which the cluster was as the rules of a family say.
 
         It is the oldest of the API's last words about each resource, and of the changes that aren't in the kernel yet.
-        None means that the rules were never loaded.
+        None means that the rules were never loaded.  All times of an answer are by the same `now`.
         """
-        now, updated = self._clocks(), self.health.families[family].last_updated
+        updated = self.health.families[family].last_updated
         if updated is None:
             return None
         oldest = freshness.oldest_word(self.activities())

@@ -350,7 +350,7 @@ def _family_state(
         is_healthy=found.is_healthy if found else True,
         waiting=waiting,
         elements=generation.element_count() if generation else 0,
-        as_of=known.reporter.as_of(family) if generation else None,
+        as_of=known.reporter.as_of(family, status.now) if generation else None,
         of_earlier_agent=earlier,
     )
 

@@ -3,10 +3,10 @@
 No nftables expression compares counts.  So the agent counts the established connections of each endpoint now and then,
 and this turns the counts into factors, a state machine without clock:
 
-* **Integral control.**  After each look an endpoint's factor is multiplied by (mean / own) ** `GAIN`, where `own` are
-  its connections in proportion to its weight, and `mean` is the mean of its list.  Each count has one more connection
-  than there is, so that few connections mean little, and none is 0.  An endpoint that is four times slower ends with
-  about a quarter of the connections of the others, however many there are.
+* **Integral control.**  After each look an endpoint's factor is divided by own ** `GAIN`, where `own` are its
+  connections in proportion to its weight.  Each count has one more connection than there is, so that few connections
+  mean little, and none is 0.  An endpoint that is four times slower ends with about a quarter of the connections of the
+  others, however many there are.
 * **Bounds.**  The mean of a list's factors is 1, and each is between 1/8 and 8.  With a row for each endpoint at least
   (balanced_rows.py), clients that flood an endpoint can't take it off the list.
 * **Hysteresis.**  The factors of a list are published if the rows of some endpoint would change by more than one, and
@@ -104,10 +104,9 @@ class _Followed:
 
     def observe(self, counts: Mapping[Place, int]) -> bool:
         """Shift the factors by the connections.  Return whether they should be published."""
-        mean = sum(counts.get(place, 0) for place in self.base) / len(self.base) + 1
         for place, rows in self.base.items():
             own = counts.get(place, 0) * self._mean / rows + 1
-            self.factors[place] *= (mean / own) ** GAIN
+            self.factors[place] *= own**-GAIN
         whole = self._whole() / (self._mean * len(self.base))
         self.factors = {
             place: min(max(factor / whole, LEAST_FACTOR), 1 / LEAST_FACTOR) for place, factor in self.factors.items()

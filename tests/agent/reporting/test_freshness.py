@@ -79,7 +79,7 @@ def test_a_wall_clock_that_jumps_makes_no_age_wrong() -> None:
     activity.record_word()
     reports.activities = lambda: (activity,)
     for wall in (8_600.0, 1_400.0):
-        as_of = reports.as_of(Family.IPV4)
+        as_of = reports.as_of(Family.IPV4, reports.status().now)
         assert as_of is not None
         assert 0 <= wall - as_of < 1_000
         assert reports.caveat() == ""
@@ -125,19 +125,19 @@ def test_rules_are_as_old_as_their_oldest_source() -> None:
     """
     reports = reporter(pipeline())
     now = reports.status().now
-    assert reports.as_of(Family.IPV4) is None, "never loaded"
+    assert reports.as_of(Family.IPV4, now) is None, "never loaded"
     reports.queued(())
     reports.taken()
     reports.applied(1, BOTH, full=True)
-    from_files = reports.as_of(Family.IPV4)
+    from_files = reports.as_of(Family.IPV4, now)
     assert from_files is not None
     assert from_files >= now.wall
     activity = ResourceActivity("services", last_heard=now.steady - 70)
     reports.activities = lambda: (activity,)
-    assert reports.as_of(Family.IPV4) == pytest.approx(now.wall - 70)
+    assert reports.as_of(Family.IPV4, now) == now.wall_time(now.steady - 70)
     activity.last_heard = now.steady + 1e6
     reports.queued(())
-    waits = reports.as_of(Family.IPV4)
+    waits = reports.as_of(Family.IPV4, reports.status().now)
     assert waits is not None
     assert waits < now.wall + 1e5
 

@@ -235,3 +235,13 @@ def test_namespaces_take_turns() -> None:
     assert list_key() in published[0]
     assert all(sum(made.view(BalancedLists).sizes[each.service] for each in some) <= MOST_WRITTEN for some in published)
     assert {each.service for some in published for each in some} == {key("shop/web"), *map(key, names)}
+
+
+def test_services_that_change_at_each_look_take_turns() -> None:
+    """Of a namespace's lists that are due at each look, those that were published before wait for the others."""
+    many = [f"10.1.9.{number}" for number in range(1, 129)]
+    names = [f"evil/{number}" for number in range(8)]
+    made, balance = served(*[event for name in names for event in web(name, *many)]), Balance()
+    published = [looks(balance, made, {Place(Address(many[look % 2]), 8080): 10**6})[0] for look in range(3)]
+    assert [len(some) for some in published] == [3, 3, 3]
+    assert {each.service for some in published for each in some} == set(map(key, names))

@@ -38,4 +38,5 @@ def bench(agents_bench: Bench) -> Bench:
         for each in server.objects(kind):
             if not re.match(r"s\d", each["metadata"]["name"]):
                 server.delete(kind, each["metadata"]["namespace"], each["metadata"]["name"])
+    agents_bench.wait_until_right()  # else the next incident's objects could be there before these have gone
     return agents_bench
