@@ -21,7 +21,7 @@ test test-tools: export PYTHONDONTWRITEBYTECODE =
 test: setup
 	.venv/bin/python -m compileall -q nftproxy conformance
 	@[ -e tests/policy/__pycache__ ] || .venv/bin/python -m pytest --collect-only -qq $(TESTS_OF_TOOLS:%=--ignore=%) >/dev/null
-	$(PYTEST) --numprocesses 4 $(TESTS_OF_TOOLS:%=--ignore=%)
+	$(PYTEST) --numprocesses 4 -m "not slow and not style" $(TESTS_OF_TOOLS:%=--ignore=%)
 
 test-tools: setup
 	$(PYTEST) --numprocesses 2 $(TESTS_OF_TOOLS)

@@ -26,11 +26,11 @@ NOBODY = 65534
 Run = Callable[[str], str]
 
 # In CI too, and while code is damaged on purpose, no example is too slow on a busy machine.
-IS_LONG = os.environ.get("NFTPROXY_TESTS") == "long"
+EXAMPLES = {"long": 400, "middle": 100}.get(os.environ.get("NFTPROXY_TESTS", ""), 25)
 settings.register_profile(
     "patient",
     settings(),
-    max_examples=400 if IS_LONG else 25,
+    max_examples=EXAMPLES,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow],
 )

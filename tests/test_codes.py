@@ -96,6 +96,7 @@ def test_what_warns_without_a_code_is_found(source: str, lines: list[int]) -> No
     assert list(without_code(ast.parse(source))) == lines
 
 
+@pytest.mark.style
 def test_every_warning_has_a_code() -> None:
     """No warning or error is logged, or written to standard error, without a code."""
     trees = [(path, tree) for path, tree in sources().items() if path != "nftproxy/logs.py"]

@@ -18,6 +18,8 @@ import pytest
 
 import nftproxy
 
+pytestmark = pytest.mark.style
+
 PACKAGE = Path(__file__).resolve().parents[1] / "nftproxy"
 
 MAY_IMPORT = {

@@ -260,6 +260,7 @@ def messages(tree: ast.AST) -> Iterator[tuple[int, list[ast.expr]]]:
                 yield node.lineno, node.args[1:]
 
 
+@pytest.mark.style
 def test_messages_name_their_values() -> None:
     """Every value of a message has a name, unless the message is that value and nothing else."""
     found, bad = 0, []

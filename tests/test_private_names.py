@@ -14,6 +14,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.style
+
 TOP = Path(__file__).resolve().parents[1]
 FOLDERS = ("nftproxy", "conformance", "tools", "tests", "examples")
 OURS = ("nftproxy", "nftproxy_conformance", "tests", "tools", "")
@@ -113,7 +115,6 @@ def is_of_library(tree: ast.AST, base: ast.expr) -> bool:
     return False
 
 
-@pytest.mark.slow  # `make lint` has it
 def test_a_private_name_of_a_library_is_used_on_no_other_object() -> None:
     """A name that kr8s, httpx, Jinja or another library has too is never used on an object that may be theirs."""
     found = {
@@ -143,7 +144,6 @@ def test_a_private_name_of_a_library_is_found(source: str) -> None:
     assert len(list(uses_of_libraries(ast.parse(source)))) == 1
 
 
-@pytest.mark.slow  # `make lint` has it
 def test_no_private_name_of_a_library_is_used() -> None:
     """Each private name that is used, in the package, the judge, the tools and the tests, is defined there too."""
     trees = {path: ast.parse(path.read_text()) for each in FOLDERS for path in sorted((TOP / each).rglob("*.py"))}

@@ -11,6 +11,7 @@ up to 8 networks of the next such length.  Most ranges in use (/8, /16, /24, /32
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable
 from ipaddress import collapse_addresses, ip_network
 
@@ -56,6 +57,7 @@ def networks_of(keys: Iterable[str]) -> list[Network]:
     return merged(ip_network(key.replace(_BETWEEN, "/")) for key in keys)
 
 
+@functools.cache
 def source_lengths(family: Family) -> tuple[tuple[str, int], ...]:
     """Each length of a prefix, with the nft expression for a packet's source of this length.  Longest first."""
     return tuple((_cut(family, length), length) for length in range(WIDTH[family], -1, -STRIDE))

@@ -44,6 +44,9 @@ SERVICE_TEMPLATE = "service.nft.j2"
 TEMPLATE_NAMES = (TABLE_TEMPLATE, ENDPOINTS_TEMPLATE, DRAW_TEMPLATE, SERVICE_TEMPLATE)
 _NOTHING = dict.fromkeys(PLACES, "")
 
+TABLES = 4
+"""Skeletons of a table that a renderer remembers: a table's shape and its first load take the same one."""
+
 CACHED = 4096
 """Most entries in each cache of rendered lists, draws and screens.  The least recently used entry is evicted.
 
@@ -104,6 +107,7 @@ class Renderer:
         self._templates = {
             name: _compiled(environment, name) for name in {**dict.fromkeys(TEMPLATE_NAMES), **templates}
         }
+        self._table = functools.lru_cache(maxsize=TABLES)(self._render_table)
         self._list = functools.lru_cache(maxsize=CACHED)(self._render_list)
         self._draw = functools.lru_cache(maxsize=CACHED)(self._render_draw)
         self._maps: dict[str, Declaration] = {}
@@ -123,6 +127,9 @@ class Renderer:
 
     def table(self, facts: TableFacts) -> Block:
         """The skeleton of a family's table, with the shares of the extensions."""
+        return self._table(facts)
+
+    def _render_table(self, facts: TableFacts) -> Block:
         known = msgspec.structs.asdict(facts)
         shares = [(part.template, self._blocks_of(part, known)) for part in facts.parts]
         places = _NOTHING | {place: "".join(share.get(place, "") for _, share in shares) for place in PLACES}

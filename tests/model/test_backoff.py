@@ -54,6 +54,7 @@ def doublings(tree: ast.AST) -> Iterator[str]:
                     yield ast.unparse(node)
 
 
+@pytest.mark.style
 def test_no_module_doubles_its_own_pauses() -> None:
     """No module of the package doubles a variable in place or up to a bound, as hand-written backoff does."""
     found = {

@@ -26,6 +26,7 @@ from nftproxy.rules.renderer import (
 )
 from nftproxy.rules.ruleset import Block, Declaration, Element, NftKind
 from tests.support.factories import IPV4, IPV6, addresses, node, pipeline, renderer, templates
+from tests.support.selection import every
 
 TABLE = "ip nftproxy"
 NAME = "x.nft.j2"
@@ -270,7 +271,7 @@ LISTS = {
 }
 
 
-@pytest.mark.parametrize("what", LISTS)
+@pytest.mark.parametrize("what", every(3, list(LISTS)))
 def test_a_long_list_is_what_its_rows_are(what: str) -> None:
     """With any previous rows in the cache, the block of a long list is that of a new renderer."""
     used = Renderer(templates())

@@ -36,6 +36,7 @@ BY_HAND = {"tests/conformance/apiserver/test_watches.py": 1, "tests/api/test_pod
 """Exceptions: the empty object of a bookmark, and a slice of which the names of pods count."""
 
 
+@pytest.mark.style
 def test_no_object_is_built_by_hand() -> None:
     """Neither tests nor tools write an object down themselves, but for the exceptions above."""
     files = (path for folder in ("tests", "tools") for path in (CHECKOUT / folder).rglob("*.py"))

@@ -116,7 +116,7 @@ SETUPS: Mapping[str, Mapping[str, Any]] = {
     "masqueradeAll-no-detector": {"masquerade_all": True, "cluster_cidrs": ()},
 }
 
-QUICK = {"ClusterCIDR", "answers-and-closed", "masqueradeAll"}
+QUICK = {"ClusterCIDR", "answers-and-closed"}
 """The configurations that are tried by default."""
 
 

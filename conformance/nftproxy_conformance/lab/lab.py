@@ -100,8 +100,11 @@ class Lab:
         if self.fast_path:
             self.fast_path.load()
         self._remembered = 0
-        while self._added:
-            self.remove_address(*self._added[-1])
+        if self._added:
+            self.node.ip(
+                *(f"address del {ip_interface(address)} dev {interface}" for address, interface in self._added)
+            )
+        self._added.clear()
 
     def load(self, rules: str) -> str:
         """Apply nft text on the node in one transaction, as `nft -f` would, and return what it prints.

@@ -11,10 +11,14 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
-def quick(examples: int = 60) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Hypothesis settings for these properties: few examples, since each is a whole cluster, and no deadline."""
+def quick(examples: int = 0) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Hypothesis settings for these properties: few examples, since each is a whole cluster, and no deadline.
+
+    Args:
+        examples: how many there are at least, where the profile has fewer.
+    """
     return settings(
-        max_examples=examples,
+        max_examples=max(examples, settings().max_examples),
         deadline=None,
         suppress_health_check=[HealthCheck.too_slow],
         # the profile's, except the phase that traces every line on Python 3.11

@@ -7,9 +7,12 @@ import os
 import re
 from pathlib import Path
 
+import pytest
+
 from tests.support.source_agent import SourceAgent
 
 
+@pytest.mark.slow
 def test_the_agent_goes_on(tmp_path: Path) -> None:
     """With a full pipe the agent serves changes, answers at its socket and for health, counts, and ends by SIGTERM."""
     reading, writing = os.pipe()

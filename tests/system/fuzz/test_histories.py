@@ -64,7 +64,7 @@ def _held(made: Followed) -> dict[Family, set[Element]]:
     }
 
 
-@effort(20, 5_000)
+@effort(10, 5_000)
 @given(all_settings, histories)
 def test_incremental_equals_from_scratch(tally: Tally, settings: Settings, history: History) -> None:
     """After each batch of events the rules equal those of a new pipeline that sees only the present objects."""
@@ -80,7 +80,7 @@ def test_incremental_equals_from_scratch(tally: Tally, settings: Settings, histo
     tally.count("histories")
 
 
-@effort(20, 5_000)
+@effort(10, 5_000)
 @given(st.data(), all_settings, clusters)
 def test_any_object_may_change_or_go(
     tally: Tally, data: st.DataObject, settings: Settings, cluster: list[Given]
@@ -97,7 +97,7 @@ def test_any_object_may_change_or_go(
             tally.count("fields changed and objects gone")
 
 
-@effort(20, 5_000)
+@effort(10, 5_000)
 @given(all_settings, histories)
 def test_how_events_are_gathered_does_not_matter(tally: Tally, settings: Settings, history: History) -> None:
     """Singly, in batches or all at once, the same events lead to the same rules."""
@@ -111,7 +111,7 @@ def test_how_events_are_gathered_does_not_matter(tally: Tally, settings: Setting
     tally.count("histories gathered in 3 ways")
 
 
-@effort(20, 5_000)
+@effort(10, 5_000)
 @given(st.data(), all_settings, clusters)
 def test_the_order_of_events_does_not_matter(
     tally: Tally, data: st.DataObject, settings: Settings, cluster: list[Given]
@@ -124,7 +124,7 @@ def test_the_order_of_events_does_not_matter(
     tally.count("clusters in 2 orders")
 
 
-@effort(20, 5_000)
+@effort(10, 5_000)
 @given(all_settings, histories)
 def test_what_is_undone_is_as_it_was(tally: Tally, settings: Settings, history: History) -> None:
     """When events are undone, the kernel holds the same as before them."""

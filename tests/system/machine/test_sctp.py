@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from nftproxy_conformance.lab import RealNetwork
 
 from tests.support.command import nftproxy
@@ -15,6 +16,7 @@ ASSOCIATIONS = 32
 """They miss one of two endpoints once in two billion times."""
 
 
+@pytest.mark.slow
 def test_associations_are_answered(tmp_path: Path) -> None:
     """A pod, the node, and a client outside reach both pods behind a ClusterIP and a node port by SCTP."""
     load_module("sctp")

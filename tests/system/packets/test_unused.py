@@ -15,6 +15,7 @@ def chains(lab: Lab) -> int:
     return lab.load("list chains ip\n").count("chain ")
 
 
+@pytest.mark.slow
 def test_chains_of_old_timeouts_go(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     """A Service that changes its timeout again and again leaves a bounded number of chains, and is served each time."""
     monkeypatch.setattr(ruleset, "MAX_UNUSED", 12)
