@@ -13,12 +13,14 @@ from typing import NamedTuple
 from nftproxy.agent.pod_routes import sample, unrouted
 from nftproxy.agent.reporting.fault_reporter import FaultReporter
 from nftproxy.kernel.sysctl import CONNTRACK_ENTRIES, CONNTRACK_LIMIT, FORWARDING, read_all
-from nftproxy.model.addresses import Address, Family
+from nftproxy.model.addresses import Address, Family, of_family
 from nftproxy.model.conntrack_fill import nearly_full
+from nftproxy.model.objects import Service
 from nftproxy.model.settings import DetectLocalMode
 from nftproxy.model.texts import first_of
 from nftproxy.model.whereabouts import absent_addresses
 from nftproxy.pipeline import Pipeline
+from nftproxy.policy.fronts import serves_node_ports
 from nftproxy.sources.interfaces import host_addresses, interface_names
 
 PERIOD = 30.0
@@ -28,7 +30,7 @@ FIRST = 1.0
 
 
 async def watch_node(pipeline: Pipeline, faults: FaultReporter) -> None:
-    """Report after each look what is wrong with the place, forwarding, connection tracking and routes, until cancelled.
+    """Report after each look what is wrong with the node, until cancelled.
 
     Where the Node's addresses are absent, forwarding is another machine's matter, or another network namespace's.  A
     node that has just joined may lack its route for a moment, so an endpoint counts as unrouted once two looks in a row
@@ -45,6 +47,7 @@ async def watch_node(pipeline: Pipeline, faults: FaultReporter) -> None:
             absent = absent_addresses(pipeline.state.node, present.addresses)
             faults.report_elsewhere(absent)
             faults.report_local_sources(local_sources_fault(pipeline, *present))
+        faults.report_node_ports_nowhere(without_node_ports(pipeline))
         faults.report_not_forwarded({} if absent else not_forwarded(pipeline))
         found = read_all([CONNTRACK_ENTRIES, CONNTRACK_LIMIT])
         faults.report_conntrack_fill(nearly_full(*found.values()) if len(found) == 2 else "")
@@ -97,6 +100,22 @@ def _has_pods(pipeline: Pipeline, own: Collection[Address]) -> bool:
         for each in pipeline.state.slices()
         for address, state in zip(each.endpoints.addresses, each.endpoints.states, strict=True)
     )
+
+
+def without_node_ports(pipeline: Pipeline) -> dict[Family, str]:
+    """Return the families in which no address of the Node serves node ports, each with a Service that has some."""
+    state, config = pipeline.state, pipeline.settings.config
+    if not state.has_node or not config.node_port_addresses.primary:
+        return {}  # ranges that select none of the addresses may be meant to
+    families = [each for each in pipeline.generations if pipeline.has_services(each)]
+    unserved = [each for each in families if not serves_node_ports(state, config, each)]
+    asking = {family: _first_with_node_ports(state.services.values(), family) for family in unserved}
+    return {family: str(service.key) for family, service in asking.items() if service}
+
+
+def _first_with_node_ports(services: Iterable[Service], family: Family) -> Service | None:
+    of_services = (each for each in services if of_family(each.cluster_ips, family))
+    return next((each for each in of_services if any(port.node_port for port in each.ports)), None)
 
 
 class _Interfaces(NamedTuple):

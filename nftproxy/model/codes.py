@@ -46,6 +46,7 @@ class Code(StrEnum):
     AGENT_SOCKET_FAILED = "NFT021", "The agent can't create the socket on which commands ask it"
     AGENT_SOCKET_STRANGER = "NFT022", "A user without permission has asked the agent"
     AGENT_SILENT = "NFT023", "The agent doesn't answer a command"
+    NODE_PORTS_NOWHERE = "NFT024", "The Node has no address that could serve node ports"
 
     CONFIGURATION_UNREADABLE = "NFT101", "The configuration file can't be read"
     CONFIGURATION_INVALID = "NFT102", "A value in the configuration can't be used"

@@ -1,13 +1,13 @@
-"""Which families the node must forward, and doesn't."""
+"""What is wrong with the node."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from nftproxy.agent.node_watch import local_sources_fault, not_forwarded
+from nftproxy.agent.node_watch import local_sources_fault, not_forwarded, without_node_ports
 from nftproxy.model.addresses import Address, Family
 from nftproxy.model.settings import DetectLocalMode
-from tests.support.factories import pipeline, service, slice_of
+from tests.support.factories import node, pipeline, service, slice_of
 
 OFF = {"ipv4/ip_forward": 0, "ipv6/conf/all/forwarding": 0}
 
@@ -41,3 +41,17 @@ def test_local_sources_by_an_interface_need_it() -> None:
     prefixed = pipeline(service(), pods, **by_prefix)
     assert "begins with cali" in local_sources_fault(prefixed, ["lo", "eth0"], [])
     assert local_sources_fault(prefixed, ["lo", "cali123"], []) == ""
+
+
+def test_node_ports_need_an_address_of_the_node() -> None:
+    """A family with node ports is named if the Node has no address of it, and not without such a Service."""
+    served, plain = service("shop/web", type="NodePort", ports=["80:30080/tcp"]), service("shop/admin")
+    bare = node(internal_ips=[])
+    assert without_node_ports(pipeline(plain, served, node=bare)) == {Family.IPV4: "shop/web"}
+    assert without_node_ports(pipeline(plain, node=bare)) == {}
+    assert without_node_ports(pipeline(served, node=node(internal_ips=["fd00::1"]))) == {Family.IPV4: "shop/web"}
+    assert without_node_ports(pipeline(served, node=node(internal_ips=[], external_ips=["192.0.2.1"]))) == {}
+    assert without_node_ports(pipeline(served, node=None)) == {}, "the Node may not be known yet"
+    assert without_node_ports(pipeline(served, node=bare, node_port_addresses=["198.51.100.0/24"])) == {}, (
+        "ranges may be meant to select no address here"
+    )

@@ -80,9 +80,10 @@ def one_family_moved(bench: Bench) -> Iterator[None]:
 
 @contextmanager
 def addressless(bench: Bench) -> Iterator[None]:
-    """The Node has a host name, and no address."""
+    """The Node has names, and no address."""
     bare = objects.node(NODE_NAME, zone="a")
-    bare["status"] = {"addresses": [{"type": "Hostname", "address": NODE_NAME}]}
+    names = {"Hostname": NODE_NAME, "InternalDNS": f"{NODE_NAME}.internal"}
+    bare["status"] = {"addresses": [{"type": kind, "address": name} for kind, name in names.items()]}
     bench.server.put(bare)
     bench.wait_until_right()
     yield
@@ -181,6 +182,7 @@ NIGHT = [
     Incident("node's address has changed", "status", ("NFT019", "192.0.2.44"), (), moved, WELL),
     Incident("node's IPv6 address has changed", DOCTOR, ("NFT019", "2001:db8::44"), (), one_family_moved, (), 1),
     Incident("Node has no address", LIST, ("NoAddress", "node port 30080 (IPv4)"), NODE_PORT, addressless),
+    Incident("Node has no address, by status", "status", ("NFT024", "no InternalIP"), NODE_PORT, addressless, WELL),
     Incident("endpoint is a ClusterIP", LIST, ("NoEndpoints", "at a ClusterIP"), (WEB, slice_of(f"{vip(3)}@node-b"))),
     Incident(
         "endpoint is a ClusterIP, by explain", HTTP, ("at a ClusterIP", vip(3)), (WEB, slice_of(f"{vip(3)}@node-b"))
