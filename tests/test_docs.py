@@ -54,6 +54,8 @@ by_path = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relat
 OWN_RUN = "mkdir -p /run/nftproxy && mount -t tmpfs none /run/nftproxy\n"
 """Lets an agent have its default socket, even if another agent on this machine has one."""
 
+LONG_COMMANDS = ("nftproxy conformance", "nftproxy cleanup", "nftproxy doctor", "nft list tables")
+"""Blocks with one of these are slow: they judge a template, or stand for a node that is migrated."""
 NOT_RUN_HERE = ("make ", ".venv/bin/tox ", ".venv/bin/python -m pytest ")
 """Commands that run the tests, or the whole of the setup, so that they would run this test again."""
 
@@ -89,7 +91,7 @@ RUN_HERE = [
     pytest.param(
         block,
         id=f"{page.name}: {block[-1].text.partition(' --')[0]}",
-        marks=[pytest.mark.slow] * any(command.text.startswith("nftproxy conformance") for command in block),
+        marks=[pytest.mark.slow] * any(command.text.startswith(LONG_COMMANDS) for command in block),
     )
     for page, block in BLOCKS
     if NAMED.isdisjoint(command.text for command in block)

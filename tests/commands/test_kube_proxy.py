@@ -23,6 +23,7 @@ from nftproxy.rules.transaction import Transaction
 from tests.conftest import CHECKOUT
 from tests.support.command import Done
 from tests.support.processes import killed_on_error
+from tests.support.selection import every
 from tests.support.waiting import PATIENCE
 
 HEAD = {"apiVersion": "kubeproxy.config.k8s.io/v1alpha1", "kind": "KubeProxyConfiguration"}
@@ -400,7 +401,7 @@ def test_cleanup() -> None:
 
 
 @pytest.mark.usefixtures("namespace")
-@pytest.mark.parametrize("mode", ["iptables", "ipvs"])
+@pytest.mark.parametrize("mode", every(2, ["iptables", "ipvs"]))
 def test_other_modes_run_as_nftables(tmp_path: Path, mode: str) -> None:
     """In mode iptables or ipvs the process logs once that it runs as nftables.  Each log line is a JSON object."""
     manifests = tmp_path / "manifests"

@@ -217,6 +217,7 @@ def test_a_user_without_rights_gets_a_namespace_too(as_nobody: Run) -> None:
     assert as_nobody(f"{imports}; print(in_scratch_namespace(os.geteuid), os.geteuid())") == "0 65534\n"
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("user_namespaces")
 def test_where_no_namespace_can_be_made_it_is_said() -> None:
     """If neither kind of namespace is allowed, the error names the permission.  A call that needs none is made."""
