@@ -10,6 +10,7 @@ from nftproxy import __version__
 from tests.support.own_versions import keep
 from tests.test_stability import FILE as STABLE
 from tests.test_stability import NEXT, stable, updated
+from tools.project import URL
 from tools.release.artifact_source import CHECKOUT
 
 CHANGELOG = CHECKOUT / "CHANGELOG.md"
@@ -40,10 +41,16 @@ def prepare(version: str) -> None:
     )
     for path in WITH_IMAGE:
         text = path.read_text().replace(f"nftproxy:{__version__}", f"nftproxy:{version}")
-        path.write_text(text.replace(f"image.version={__version__}", f"image.version={version}"))
+        text = text.replace(f"image.version={__version__}", f"image.version={version}")
+        path.write_text(with_address(text))
     keep(version)
     _git("add", "--all")
     _git("commit", "--quiet", "--message", f"Release {version}")
+
+
+def with_address(text: str) -> str:
+    """Return the text of a file with the project's address in the image's label."""
+    return re.sub(r"(image\.source)=\S+", rf"\1={URL}", text)
 
 
 def released(changelog: str) -> list[str]:

@@ -16,9 +16,10 @@ from tests.support.own_versions import DIRECTORY
 from tests.test_stability import FILE as STABLE
 from tools.image.build import ARCHIVES
 from tools.image.wheels import PYTHON
+from tools.project import URL
 from tools.release.__main__ import differing, snapshot_of
 from tools.release.artifacts import archived, components
-from tools.release.candidate import CHANGELOG, notes, released, with_section, with_version
+from tools.release.candidate import CHANGELOG, notes, released, with_address, with_section, with_version
 from tools.release.deb_package import FILES
 
 CHANGES = "# Changelog\n\n## [Unreleased]\n\n### Added\n\n- A thing.\n\n## [0.1.0] - 2026-01-01\n\nThe first.\n"
@@ -117,3 +118,16 @@ def test_the_package_is_for_the_python_of_the_image() -> None:
     major, minor = PYTHON.split(".")
     assert pinned == PYTHON
     assert f"python3 (>= {PYTHON}), python3 (<< {major}.{int(minor) + 1})" in control
+
+
+def test_the_package_depends_on_the_programs_of_its_scripts() -> None:
+    """A Debian without `passwd` lacks groupadd, which the script after the installation calls."""
+    assert "groupadd" in (FILES / "postinst").read_text()
+    (depends,) = re.findall(r"^Depends: (.*)", (FILES / "control").read_text(), re.MULTILINE)
+    assert "passwd" in depends.split(", ")
+
+
+def test_a_candidate_has_the_address_of_the_project() -> None:
+    """The image's label gets the address of pyproject.toml, whatever it was."""
+    text = "version=0.1.0 \\\n    org.opencontainers.image.source=https://old.invalid \\\n"
+    assert with_address(text) == text.replace("https://old.invalid", URL)
