@@ -14,6 +14,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from nftproxy import __version__
@@ -75,7 +76,8 @@ def build(architecture: str = NATIVE, *, mirror: str = "", may_reuse: bool = Tru
         options += _commit()
         archive = archive_of(architecture)
         build_archive(NAME, CONTAINERFILE, CHECKOUT, archive, *options, architecture=architecture, mirror=mirror)
-        _write_bill(bill_of(archive))
+        with unpacked(NAME) as root:
+            write_bill(bill_of(archive), root)
 
 
 def _commit() -> Iterator[str]:
@@ -176,11 +178,12 @@ def _certificates() -> list[str | Path]:
     return ["--volume", f"{settings}:/etc/pip.conf:ro", "--volume", f"{CERTIFICATES.parent}:{CERTIFICATES.parent}:O"]
 
 
-def _write_bill(file: Path) -> None:
-    """Write the contents of the image that was built last."""
-    container = _buildah("from", "--pull-never", NAME)
+@contextmanager
+def unpacked(name: str) -> Iterator[Path]:
+    """Give the folder with the files of an image that was built, for the block of a `with` statement."""
+    container = _buildah("from", "--pull-never", name)
     try:
-        write_bill(file, Path(_buildah("mount", container)))
+        yield Path(_buildah("mount", container))
     finally:
         _buildah("rm", container)
 

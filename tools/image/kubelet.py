@@ -131,7 +131,7 @@ class Container:
         """Wait for the container to end, and return its exit status.
 
         Raises:
-            AssertionError: it doesn't for so long.
+            AssertionError: it still runs after `seconds`.
         """
         patience = time.monotonic() + seconds
         while (status := self._status()).state != EXITED:

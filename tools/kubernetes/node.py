@@ -75,6 +75,12 @@ class ClusterNode:
         with (self.directory / "node.log").open("ab") as log:
             self._init = self.namespace.popen([*unshare, *script], stdin=subprocess.DEVNULL, stdout=log, stderr=log)
 
+    @property
+    def process(self) -> int:
+        """The process that has started the node's, in their mount namespace."""
+        assert self._init
+        return self._init.pid
+
     def log(self) -> str:
         """The end of the output of the node's programs."""
         return "".join(file.read_text(errors="replace")[-2000:] for file in sorted(self.directory.glob("*.log")))
