@@ -41,7 +41,7 @@ OPTIONS = tuple(option for each in INSTALLED for option in each.options)
 
 
 def agent_parts() -> Sequence[MakePart]:
-    """What makes the extensions' parts of the agent.  Only the agent imports them."""
+    """Return the functions that make the extensions' parts of the agent.  Only the agent imports them."""
     from nftproxy.extensions.counts.agent.part import CountsPart
     from nftproxy.extensions.failover.agent.part import FailoverPart
     from nftproxy.extensions.fast_path.agent.part import FastPathPart

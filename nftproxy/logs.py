@@ -64,12 +64,12 @@ def warn(
 
 
 def inform(text: str, /, *, of: str, **fields: object) -> None:
-    """Log a line without a code whose number the tenant of a namespace decides, as `warn` does."""
+    """Log a line without a code.  It counts for a namespace, `of`, as tenants decide how many such lines there are."""
     log.info(text, fields, extra={"of": of}, stacklevel=2)
 
 
 def warn_of(problem: Problem, *, of: str | None = None) -> None:
-    """Log a fault of the input, with its own code.  `of` is as in `warn`."""
+    """Log a fault of the input with the fault's own code.  `of` is as in `warn`."""
     log.warning("%s", problem, extra={"code": problem.code, "of": of}, stacklevel=2)
 
 

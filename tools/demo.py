@@ -153,7 +153,7 @@ class Traffic:
         return Results(list(self._results))
 
     def since(self, moment: float) -> Results:
-        """The connections that began after a moment, once they are enough to show how they spread."""
+        """Wait until enough connections have begun after a moment to show how they spread, and return them."""
         end = time.monotonic() + PATIENCE
         while True:
             found = [result for result in list(self._results) if result.ended - result.seconds > moment]

@@ -214,7 +214,7 @@ class Lines:
         return bool(self._rest.strip())
 
     def split(self, data: bytes) -> list[bytes]:
-        """Add bytes, and return the lines that are complete now.  Bytes cost the same however few come at a time.
+        """Add bytes, and return the lines that are complete now.  The cost is in proportion to the bytes.
 
         Raises:
             Unreadable: a line is too long.

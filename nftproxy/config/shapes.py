@@ -9,7 +9,7 @@ from nftproxy.api.decode import Shape
 
 
 class ClientConnection(Shape):
-    """The way to the API."""
+    """The field of the section `clientConnection` that is used."""
 
     kubeconfig: str | None = None
 
@@ -39,7 +39,7 @@ class Ipvs(Shape):
 
 
 class LoggingSection(Shape):
-    """The log."""
+    """The fields of the section `logging` that are used."""
 
     format: str | None = None
     verbosity: int | None = None
@@ -84,7 +84,7 @@ class Nftproxy(Shape):
 
 
 class KubeProxyConfiguration(Shape):
-    """The file."""
+    """The fields of the whole file."""
 
     api_version: str | None = None
     kind: str | None = None

@@ -27,7 +27,7 @@ class Setting(NamedTuple):
 
 
 class Distribution(NamedTuple):
-    """One distribution."""
+    """A Kubernetes distribution: how kube-proxy is turned off there, and the values that its nodes have in common."""
 
     title: str
     off: Setting

@@ -49,7 +49,7 @@ def outcome(fate: Fate, rejection: str) -> str:
 
 
 class List(Enum):
-    """The list of endpoints that counts."""
+    """The list of endpoints from which a connection is drawn."""
 
     CLUSTER = "cluster"
     LOCAL = "local"

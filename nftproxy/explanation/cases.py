@@ -210,7 +210,7 @@ def by_ranges(
         pipeline: has seen the cluster.
         family: the front's family.
         served: the front.
-        client: the client.
+        client: the source of the connection.
         guarded: rows of (front, the name of its list).
         on_list: rows of (list, key of a range).
     """

@@ -60,7 +60,7 @@ class MergedFindings:
         return any(self._worst[each] for each in SEVERITIES[:2])
 
     def findings(self) -> list[MergedFinding]:
-        """Return the findings, the worst first, and of a severity those of most nodes first."""
+        """Return the findings: the worst first, and within a severity those of the most nodes first."""
         merged = [MergedFinding(finding, nodes) for finding, nodes in self._findings.groups()]
         order = dict(zip(SEVERITIES, range(len(SEVERITIES)), strict=True))
         return sorted(merged, key=lambda each: order.get(each.finding.severity, 0))

@@ -74,7 +74,7 @@ class MergedListing:
         return NodeOutcome(node, caveat=found.caveat)
 
     def rows(self) -> list[MergedRow]:
-        """Return the rows by Service, and of a Service those of most nodes first."""
+        """Return the rows by Service, and within a Service those of the most nodes first."""
         merged = (MergedRow(row, nodes) for row, nodes in self._rows.groups())
         return sorted(merged, key=lambda each: (each.row.namespace, each.row.service))
 

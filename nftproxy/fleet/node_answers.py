@@ -84,5 +84,5 @@ def named(nodes: Sequence[str], total: int) -> str:
 
 
 def one_of(counts: Iterable[tuple[int, str, str]]) -> str:
-    """Return counts in words: for each number above 0 the singular or the plural after it."""
+    """Return counts in words: "1 node, 3 pods".  Rows are (number, singular, plural), and a 0 is left out."""
     return ", ".join(f"{number} {one if number == 1 else more}" for number, one, more in counts if number)

@@ -55,7 +55,7 @@ class AsyncKernel:
     compare = _in_thread(Kernel.compare)
 
     async def apply(self, transaction: Transaction) -> Commit:
-        """Do as `Kernel.apply`."""
+        """Apply a transaction, as `Kernel.apply` does."""
         hold_up = BRIEF if len(transaction.text) <= MOST_CHARACTERS else 0.0
         return await self._worker.run(self._kernel.apply, transaction, hold_up=hold_up)
 

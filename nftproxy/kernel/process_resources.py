@@ -47,7 +47,7 @@ def share_a_heap() -> None:
 
 
 def take_short_turns() -> None:
-    """Have threads pass Python's lock on soon."""
+    """Let each thread hand over Python's global lock after a short time."""
     sys.setswitchinterval(TURN)
 
 

@@ -168,7 +168,7 @@ class TokenBucket:
         """The time when the bucket will be full: a time loses nothing by rounding, unlike fractions of tokens."""
 
     def is_full(self, now: float) -> bool:
-        """Return whether nobody has taken a token that isn't refilled."""
+        """Return whether all tokens are there: each that was taken has been refilled."""
         return self._full_at <= now
 
     def wait(self, now: float) -> float:
@@ -224,7 +224,7 @@ class SharedRate(Generic[Name]):
 
 
 class LineBudget:
-    """The lines of a log whose number tenants decide: at a rate of each namespace, and a rate of all."""
+    """A budget for lines of the log whose number tenants decide: a rate for each namespace, and one for all."""
 
     def __init__(self) -> None:
         self._rate = SharedRate[str](LINES_OF_A_NAMESPACE, LINES_OF_ALL, MOST_NAMESPACES)

@@ -79,13 +79,13 @@ class FastPath(msgspec.Struct, frozen=True):
     connections: FastPathScope = FastPathScope.SERVICES
 
     def chosen(self, present: Iterable[str]) -> list[str]:
-        """Return the chosen interfaces among the present ones, names before beginnings.  Loopback forwards nothing."""
+        """Return the present interfaces that are chosen, whole names before prefixes.  Loopback is left out."""
         fitting = {name for name in present if name in self.interfaces or name.startswith(self.beginnings)} - {"lo"}
         return sorted(fitting, key=lambda name: (name not in self.interfaces, name))
 
     @property
     def beginnings(self) -> tuple[str, ...]:
-        """The beginnings of names, the shortest first, without those that begin with another."""
+        """The prefixes of names, the shortest first, without those that begin with another prefix."""
         beginnings: list[str] = []
         for each in sorted((name[:-1] for name in self.interfaces if name.endswith("*")), key=len):
             if not each.startswith(tuple(beginnings)):

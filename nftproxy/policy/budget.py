@@ -39,7 +39,7 @@ class Shortage(NamedTuple):
 
     @property
     def code(self) -> Code:
-        """The code of this fault."""
+        """The code under which logs and Events report the shortage."""
         return Code.BUDGET_EXCEEDED
 
     @property
@@ -103,7 +103,7 @@ class Budget:
         self._short: dict[str, tuple[int, dict[ObjectKey, Shortage]]] = {}
 
     def put(self, service: Service, size: int) -> None:
-        """Count a Service as so many elements."""
+        """Set the number of elements that a Service counts as."""
         namespace = service.key.namespace
         demand = self._demands.setdefault(namespace, _Demand())
         before = demand.total
@@ -133,7 +133,7 @@ class Budget:
         return short[1].get(key) if short else None
 
     def settle(self) -> Collection[ObjectKey]:
-        """Divide the budget anew.  Return the Services whose shortage has changed, begun or ended."""
+        """Divide the budget anew.  Return the Services whose shortage has begun, changed or ended."""
         changed, self._changed = self._changed, {}
         if not changed or (self._sum <= self._elements and not self._short):
             return ()

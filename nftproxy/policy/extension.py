@@ -215,7 +215,7 @@ class Settings:
         return next(filter(None, (each.drawn(port) for each in self.extensions)), None)
 
     def extended(self) -> Extended:
-        """What extensions say of the state."""
+        """Return the functions and values by which extensions take part in the state."""
         concerned = {kind: found for each in self.extensions for kind, found in each.concerned.items()}
         defaults = PLAIN
         for each in self.extensions:

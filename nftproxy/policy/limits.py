@@ -64,7 +64,7 @@ class Exceeded(NamedTuple):
 
     @property
     def code(self) -> Code:
-        """The code of this fault."""
+        """The code under which logs and Events report the excess."""
         return Code.LIMIT_EXCEEDED
 
 
@@ -115,7 +115,7 @@ def size(
     extra: int = 0,
     most_rows: MostRows = as_weighted,
 ) -> int:
-    """The most elements that a Service may have, in both families together.  It has as many, or a few less or more.
+    """Estimate the most elements of a Service, in both families together.  The real number differs by a few.
 
     The result is the same on all nodes.  Where the number depends on the node, the node with the most counts.  A node
     may have one more for each port of each slice: the first endpoint of a slice on a node isn't counted (`crowd_of`).

@@ -69,7 +69,7 @@ class Invalidation(msgspec.Struct):
 
 
 class Extended(NamedTuple):
-    """What extensions say of the state (extension.py).
+    """The functions and values by which extensions take part in the state (extension.py).
 
     `uses` returns the parts of extensions that a Service asks for.  `left_out` returns the endpoints that a Service
     leaves out, the first ones first if not all may be left out.  `concerned` has, by the type of an observation, a

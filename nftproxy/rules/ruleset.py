@@ -117,7 +117,7 @@ class Block(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def elements(self) -> Iterator[Element]:
-        """The elements, made anew."""
+        """Return a new list of the elements."""
         return map(Element.of, self.lines)
 
 

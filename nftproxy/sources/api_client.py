@@ -203,7 +203,7 @@ class ApiClient:
 
     @contextlib.asynccontextmanager
     async def asking(self) -> AsyncIterator[None]:
-        """Make single requests by `api` inside, and raise our errors for kr8s' and httpx's.
+        """Turn the errors of kr8s and httpx into ours, for the single requests in this context.
 
         Raises:
             ApiDenies: the API has answered with an error.

@@ -33,7 +33,7 @@ class Change(NamedTuple):
 
 
 class Sample(NamedTuple):
-    """A change that was made: when the API answered, the seconds until the commit, and the counts of that."""
+    """A change that was made: when the API answered, the seconds until the commit, and the commit's counts."""
 
     kind: str
     answered: float
@@ -64,12 +64,12 @@ def replacements(size: Size, count: int) -> Iterator[Change]:
 
 
 def replacement(size: Size, service: int, newcomer: Pod) -> Change:
-    """A pod in the place of the first that the Service had, or of the last that took that place."""
+    """The change that puts `newcomer` in the place of a Service's first endpoint."""
     return put(REPLACED, service, [*cluster.pods(size, service)[1:], newcomer], newcomer)
 
 
 def rounds(size: Size, count: int) -> Iterator[Change]:
-    """All other kinds in turn, each as often, after which everything is as it was."""
+    """Yield `count` changes of each other kind, in turn.  At the end the cluster is as before."""
     for number, service in enumerate(_services(size, count, seed=2)):
         *rest, last = cluster.pods(size, service)
         yield put(REMOVED, service, rest, last)
@@ -90,7 +90,7 @@ def _newcomer(size: Size, service: int) -> Iterator[Change]:
 
 
 def put(kind: str, service: int, endpoints: list[Pod], touched: Pod, part: int = 1) -> Change:
-    """The endpoints in a slice of a Service, of which the touched pod has come, gone or changed."""
+    """The change that writes a slice with these endpoints.  `touched` is the pod that comes, goes or changes."""
     body = cluster.slice_of(service, endpoints, part)
     return Change(kind, "PUT", f"{SLICES}/s{service}-{part}", body, (cluster.vip(service), touched.address))
 

@@ -68,7 +68,7 @@ class Case(NamedTuple):
 def slices_of(
     namespace: str, name: str, first: str, pods: int, offered: tuple[str, ...], zones: int = 0
 ) -> list[Object]:
-    """The EndpointSlices of a Service with endpoints below a prefix of 8 bits, in turn for each of some zones."""
+    """The EndpointSlices of a Service, with addresses that begin with `first`, in `zones` zones by turns."""
     endpoints = [
         api.endpoint(address, NODE, "ready", **({"zone": "ab"[number % zones]} if zones else {}))
         for number, address in enumerate(hosts(first, pods))
@@ -141,7 +141,7 @@ def flapping(number: int) -> list[Object]:
 
 
 def fronts() -> list[Object]:
-    """That Service: 100 ports at 10 addresses."""
+    """The Service of `flapping`, with 100 ports of UDP at 10 addresses, and its slice."""
     spec = {"externalIPs": [f"198.51.100.{number}" for number in range(1, 10)]}
     ports = named(100, protocol="UDP")
     return [api.service("one", spec, namespace="flaps", vips=["10.96.3.1"], ports=ports), *flapping(0)]
@@ -174,7 +174,10 @@ CASES: dict[str, tuple[Case, ...]] = {
 
 
 class Outcome(msgspec.Struct):
-    """The waits and the agent's processor time in each, in seconds, its processors, its peak in bytes, and the load."""
+    """The result of a row: the waits and the agent's processor time during each, in seconds.
+
+    `processors` is the agent's use of processors, `peak` its memory in bytes, `load` the machine's load average.
+    """
 
     waits: list[float]
     work: list[float]

@@ -64,7 +64,7 @@ def progress(text: str) -> None:
 
 
 def fixed_work() -> float:
-    """The seconds of processor time of a fixed piece of work now: the fastest of seven goes."""
+    """The seconds of processor time that a fixed piece of work takes now: the fastest of seven runs."""
     objects = [{"name": f"s{number}", "ports": [{"port": port} for port in range(5)]} for number in range(2_000)]
 
     def work() -> object:
@@ -74,7 +74,7 @@ def fixed_work() -> float:
 
 
 def slowness(figures: Figures) -> float:
-    """How many times as long the fixed work took as in a quiet hour of the machine that the targets are for, or 1."""
+    """The time of the fixed work, relative to the quiet machine that the targets are for.  1 if unmeasured."""
     found = [seconds for name, seconds in figures.items() if name.startswith("work/")]
     return statistics.median(found) / QUIET_WORK if found else 1.0
 

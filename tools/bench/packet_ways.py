@@ -48,7 +48,7 @@ ASSURED = 2.1  # seconds after which a UDP flow is assured (nf_conntrack_proto_u
 
 
 class Kind(NamedTuple):
-    """The flow's family and protocol, our Services beside its own, and the node's interfaces beside its two."""
+    """A kind of flow: its family and protocol, and how many further Services and interfaces the node has."""
 
     is_ipv6: bool = False
     is_tcp: bool = False
@@ -328,9 +328,7 @@ class Way(Hop):
             self._read += BATCH * (not left)
 
     def arrived(self) -> int:
-        """How many packets have come to the pod's socket so far.  Most datagrams find it full.  The rest is read
-        here.
-        """
+        """Return how many packets have come to the pod's socket.  Datagrams that it dropped count."""
         if self._kind.is_tcp:
             return self._read
         while readable := select.select(self._servers, [], [], 0)[0]:

@@ -40,7 +40,7 @@ ENOUGH = 0.999
 
 
 class Found(NamedTuple):
-    """The nanoseconds of a packet of a flow, of bursts by turns."""
+    """The nanoseconds of a packet of a flow, one figure for each burst."""
 
     name: str
     bursts: list[float]
@@ -90,7 +90,7 @@ def report(found: list[Found]) -> Iterator[str]:
 
 
 def following(kind: Kind, turns: int) -> Iterator[str]:
-    """Yield table rows: milliseconds to add and remove an interface beside those of the kind, and to add all."""
+    """Yield table rows: the milliseconds to add an interface to the flowtable, to remove it, and to add all of them."""
     with Way(Flow("interfaces", FAST, kind.direct, is_fast=True, kind=kind)) as way:
         way.node.ip("link add another type veth peer name another-peer")
 

@@ -160,7 +160,7 @@ class Watcher:
 
 
 def measure_stages(size: Size, figures: Figures) -> None:
-    """Time each stage of changes that leave the number of endpoints alone, and of such that don't."""
+    """Time each stage of changes that keep the number of endpoints, and of changes that don't."""
     stopwatch = Stopwatch()
     with Node("stages") as node, ExitStack() as stack:
         made = _Middle(size)

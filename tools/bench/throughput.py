@@ -36,7 +36,7 @@ class Found(NamedTuple):
 
 
 def through_services(kind: Kind) -> list[Flow]:
-    """All nodes of a kind, with the Service's place.  The first has no table, and the pod's place."""
+    """The flows of a kind through the Service.  The first goes to the pod itself, through a node without a table."""
     return [each for each in flows(kind) if not each.rules or each.place == kind.service]
 
 

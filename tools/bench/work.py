@@ -60,7 +60,7 @@ def lines(work: Callable[[], object]) -> int:
 
 
 def measure_lines(size: Size, figures: Figures) -> None:
-    """From the bytes of objects to everything in one transaction, from a file to text, and a replaced endpoint."""
+    """Count the lines of Python of a cold start, of `render`, and of the change of an endpoint."""
     texts = [json.dumps(each).encode() for each in cluster.objects(size)]
     pipeline, templates = cluster.new_pipeline(), renderer()
 

@@ -15,7 +15,7 @@ FILE = Path(os.environ.get(PLACE, CHECKOUT / "docs" / "support.json"))
 
 
 class SupportResult(msgspec.Struct, frozen=True, kw_only=True):
-    """A run.
+    """The result of a run, as docs/support.json has it.
 
     Attributes:
         topic: the table of docs/support.md.

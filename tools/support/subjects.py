@@ -12,7 +12,7 @@ OF_PYTEST = r"=+ (\d.*) in [\d.]+s.*"
 
 
 class Subject(NamedTuple):
-    """A subject of trials.
+    """A trial of nftproxy that runs on each kernel.
 
     Attributes:
         command: what is run, in the checkout, by a shell.

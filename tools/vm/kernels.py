@@ -42,7 +42,7 @@ tree go to memory."""
 
 
 class KernelFiles(NamedTuple):
-    """A kernel as qemu takes it, the folder of its modules' folder, and a program for the initramfs."""
+    """The files of a kernel: its image, a folder with its modules, and busybox for the initramfs."""
 
     image: Path
     modules: Path

@@ -105,7 +105,7 @@ class Established:
         )
 
     def send(self, batch: Batch, what: What, segments: Segments, *, by_client: bool) -> None:
-        """Send a packet on each connection, which must come out as the connection's packets do.
+        """Send a packet on each connection, and check that it leaves the node as the connection's other packets do.
 
         Raises: as `establish` does.
         """

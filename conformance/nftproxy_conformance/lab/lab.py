@@ -223,7 +223,7 @@ class Lab:
             self._answers = True
 
     def establish(self, outcomes: Iterable[Outcome]) -> list[Outcome]:
-        """Establish TCP connections, and return those that are: the node forwards them, for clients where they live.
+        """Establish the TCP connections among these that the node forwards, and return them.
 
         Raises:
             LabError: the machine lost packets.

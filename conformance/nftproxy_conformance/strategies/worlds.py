@@ -95,7 +95,7 @@ def rivals(draw: st.DrawFn) -> list[Given]:
 
 
 def world_of(node: Node, config: Config, given: Iterable[Given], **fields: Any) -> World:
-    """A world of these objects on the lab's node.  Nodes and interfaces' addresses among them don't count."""
+    """A world of these objects on the lab's node.  Nodes and addresses of interfaces among them are left out."""
     return World.with_objects(node, config, given, interfaces=NODE_ADDRESSES, **fields)
 
 

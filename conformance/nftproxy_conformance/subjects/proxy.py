@@ -280,7 +280,7 @@ def asked(probe: Probe) -> Outcome:
 
 
 def suited(world: World, kept: Collection[str] = ()) -> World:
-    """A made-up world that any proxy can know: with interfaces, and of nftproxy's own configuration the kept settings.
+    """Return a made-up world without the settings that only nftproxy has, except for those in `kept`.
 
     With detectLocalMode NodeCIDR a Node has pod CIDRs, as kube-proxy waits for them at its start.
     """

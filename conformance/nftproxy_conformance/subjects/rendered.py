@@ -100,7 +100,7 @@ class Rendered:
         self.follow(world, [_silence(world)])
 
     def end_gone(self) -> float:
-        """Sweep them.  A fast path may take seconds to notice."""
+        """Sweep the connections to gone addresses.  Return 5 s, as a fast path takes seconds to notice."""
         assert self._pipeline, "nothing was loaded"
         self._now = end_gone(self._pipeline, self.lab.node, self._now)
         return 5.0
@@ -128,7 +128,7 @@ class Rendered:
 
 
 def end_gone(pipeline: Pipeline, node: Namespace, now: float) -> float:
-    """Look and sweep as the agent does, from a time on, without waiting.  Return the time of the last look."""
+    """Sweep gone addresses as an agent does, without the waits between its looks.  Return the time of the last look."""
     sweeper = Sweeper(lambda _: None)
     while True:
         if swept := pipeline.view(GoneAddresses).look(pipeline.state, now):
@@ -140,7 +140,7 @@ def end_gone(pipeline: Pipeline, node: Namespace, now: float) -> float:
 
 
 def events(world: World) -> Iterable[Event]:
-    """The events that describe a world to a proxy.  Only old spellings go the way through manifests and parsing."""
+    """The events that describe a world to a proxy.  Old spellings go through manifests and parsing."""
     if world.old_spellings:
         read = [parse_object(each, "", [], kinds=_KINDS) for each in objects(world)]
         (node,) = (each for each in read if isinstance(each, Node))

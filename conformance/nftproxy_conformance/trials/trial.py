@@ -199,13 +199,13 @@ class Trial:
         return left
 
     def explains(self, deviation: str) -> bool:
-        """True if the subject may show a deviation from kube-proxy, which is counted."""
+        """True if the subject may deviate from kube-proxy in this way.  Each use of the deviation is counted."""
         if self.subject.may_deviate:
             self.deviations[deviation] += 1
         return self.subject.may_deviate
 
     def explains_move(self, world: World, probe: Probe, new: Outcome, tried: Iterable[Probe]) -> bool:
-        """True if a deviation lets a remembered client be sent to another pod, which is counted."""
+        """True if a deviation explains that a remembered client was sent to another pod.  Each use is counted."""
         seen = [but_for_sources(new)]
         deviation = self.subject.may_deviate and deviation_of_move(world, probe, seen, but_for_sources, tried)
         return bool(deviation) and self.explains(str(deviation))

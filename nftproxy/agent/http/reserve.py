@@ -45,7 +45,7 @@ class Reserve:
         return True
 
     def refill(self) -> None:
-        """Open the missing descriptors, as far as that works, and note whether the process has others again."""
+        """Open missing descriptors again.  If all can be opened, note that the shortage has ended."""
         try:
             while len(self._spare) < self._size:
                 self._spare.append(_open())

@@ -34,7 +34,7 @@ class SharedText:
         self._making = asyncio.Lock()
 
     async def get(self) -> bytes:
-        """Return a text whose making begins from now on."""
+        """Return a text that is made after this call, never one that was begun before it."""
         if self._next is None:
             self._next = asyncio.create_task(self._make_next())
         return await asyncio.shield(self._next)

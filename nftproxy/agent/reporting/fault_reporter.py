@@ -119,7 +119,7 @@ class FaultReporter:
         self.report_ongoing(Code.NOT_FORWARDING, warnings, "the node forwards each family that Services have again")
 
     def report_conntrack_fill(self, fill: str) -> None:
-        """Report that connection tracking is nearly full, with its entries and limit, or with "" that it isn't."""
+        """Report that connection tracking is nearly full, with entries and limit in words.  "" means that it isn't."""
         warning = f"connection tracking has {fill}: once it is full, the kernel drops new connections"
         self.report_ongoing(Code.CONNTRACK_FULL, {"": warning} if fill else {}, "connection tracking has room again")
 

@@ -41,13 +41,13 @@ def _is_silent(each: ResourceActivity, now: float) -> bool:
 
 
 def oldest_word(activities: Iterable[ResourceActivity]) -> float | None:
-    """Return the oldest of the server's last words about each resource, None if there is none about some resource."""
+    """Return the time since which every resource has been heard of.  None if the server has never sent one of them."""
     words = [each.last_heard for each in followed(activities)]
     return min((word for word in words if word is not None), default=None) if None not in words else None
 
 
 def ages(activities: Iterable[ResourceActivity], now: float, started: float) -> Iterator[tuple[str, float]]:
-    """Yield the seconds since the server's last word of each resource, or since the start if there was none."""
+    """Yield each resource with the seconds since the server last sent something about it, else since the start."""
     for each in followed(activities):
         yield each.resource, max(0.0, now - (started if each.last_heard is None else each.last_heard))
 
@@ -65,7 +65,7 @@ def unusable_seconds(activities: Iterable[ResourceActivity], now: float) -> Iter
 
 
 def unusable(activities: Iterable[ResourceActivity], now: float, patience: float) -> Iterator[str]:
-    """Yield the resources whose listings can't have been used for `patience` seconds, although the server answers.
+    """Yield the resources for which the server has sent only unusable listings for at least `patience` seconds.
 
     An API server that is away is no fault of this node, whose rules serve.  A listing that can't be used is.
     """

@@ -45,7 +45,7 @@ class Moment(NamedTuple):
     wall: float
 
     def wall_time(self, steady: float) -> float:
-        """Return the time of the wall clock, as it is set now, at a time of the steady clock."""
+        """Convert a time of the steady clock to the wall clock, as the latter is set now."""
         return self.wall - (self.steady - steady)
 
 

@@ -130,7 +130,7 @@ class SyncReporter:
         )
 
     def as_of(self, family: Family, now: Moment) -> float | None:
-        """Return the time, in seconds since the epoch, at which the cluster was as the rules of a family say.
+        """Return the time of the cluster that the rules of a family show, in seconds since the epoch.
 
         It is the oldest of the API's last words about each resource, and of the changes that aren't in the kernel yet.
         None means that the rules were never loaded.  All times of an answer are by the same `now`.
@@ -157,7 +157,7 @@ class SyncReporter:
         return self.health.waiting(self._clocks())
 
     def postponed(self, services: Mapping[ObjectKey, float], now: float) -> None:
-        """Note the Services whose changes wait for their turn, each with the time since when, by the loop's clock."""
+        """Note the Services whose changes wait for their turn, and when each began to wait, by the loop's clock."""
         if not services:
             self._postponed = NONE_POSTPONED
             return
@@ -321,7 +321,7 @@ class SyncReporter:
 
 
 class Postponed(NamedTuple):
-    """The Services whose changes wait for their turn: how many, and which has waited longest, since a steady time."""
+    """The number of Services whose changes wait for their turn, the one that has waited longest, and since when."""
 
     services: int
     oldest: ObjectKey | None = None

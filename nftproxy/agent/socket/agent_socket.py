@@ -37,7 +37,7 @@ QueryHandler = Callable[[Mapping[str, str]], AsyncIterator[bytes]]
 
 
 class AgentSocket:
-    """The socket.  It can be open inside this asynchronous context."""
+    """The socket on which the agent answers.  Leaving the asynchronous context closes it."""
 
     def __init__(self, path: str, questions: Mapping[str, QueryHandler], reserve: Reserve = NO_RESERVE) -> None:
         """Nothing is opened yet.

@@ -32,7 +32,7 @@ class ListingRow(msgspec.Struct, frozen=True, tag_field="kind", rename="camel"):
 
 
 class ServiceRow(ListingRow, frozen=True, tag="Service", rename="camel"):
-    """A Service.
+    """A row of `nftproxy list services`.
 
     `ports` are in kubectl's form (80:30080/TCP).  In the family of its first ClusterIP it has `known` endpoints.
     Connections on this node can go to `used` of them, and connections that policy Local keeps on this node to `local`.

@@ -25,7 +25,7 @@ from nftproxy.rules.transaction import join
 
 
 class FailedChange(NamedTuple):
-    """A change that was not applied, and the families whose tables are unknown by it."""
+    """A change that was not applied, and the families whose tables are in an unknown state since."""
 
     error: Refused | Unavailable
     families: frozenset[Family]

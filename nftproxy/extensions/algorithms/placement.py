@@ -64,7 +64,7 @@ def in_turn(candidates: Sequence[Candidate], turn: str) -> Sequence[Place]:
 
 
 def most_in_turn(rows: int) -> int:
-    """The most rows of all rounds, if a round has at most so many rows."""
+    """The most rows that all rounds have together, if each has at most `rows`."""
     return max(rows, min(ROUNDS * rows, ROUND_ROBIN_ROWS))
 
 

@@ -1,4 +1,4 @@
-"""Closed ports and answered pings at addresses of Services : their share of the rules."""
+"""Closed ports and answered pings at addresses of Services: their share of the rules."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def is_asked_for(config: Config) -> bool:
 
 
 def elements(service: Service, config: Config) -> int:
-    """The most elements that a Service has by it."""
+    """The most elements that this feature adds for a Service."""
     lists = 1 + (service.external_policy is TrafficPolicy.LOCAL)
     ranges = max(keys_at_most(service.source_ranges), 1)
     found = 0

@@ -1,4 +1,4 @@
-"""The annotation of failover."""
+"""The annotation `nftproxy.dev/failover`, and the text that explains it."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ FEW = 8
 
 
 class GoneAddresses:
-    """The addresses that leave the slices of Services that ask, and the fronts to sweep for them.
+    """The addresses that leave the slices of Services with failover `gone`, and the fronts to sweep for them.
 
     `look` takes the time as seconds of a clock that never goes back.  Call it whenever the kernel has the rules for the
     state, and again at `next_look`.

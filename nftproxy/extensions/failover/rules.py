@@ -52,7 +52,7 @@ def uses(service: Service) -> Collection[Failover]:
 
 
 def elements(service: Service, _config: Config) -> int:
-    """The most elements that a Service has by it."""
+    """The most elements that failover adds for a Service."""
     failures, fronts = uses(service), fronts_at_most(service)
     of_refused = 2 * fronts.all + (service.external_policy is TrafficPolicy.LOCAL) * fronts.outside
     return (Failover.SILENT in failures) * fronts.all + (Failover.REFUSED in failures) * of_refused

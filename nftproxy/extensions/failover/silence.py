@@ -157,7 +157,7 @@ class Silence:
         namespaces: Mapping[Place, Collection[str]] = EVERYBODYS,
         refused: Collection[Place] = (),
     ) -> None:
-        """Take in the number of connections to each endpoint without reply now.  Absent endpoints have none.
+        """Take in the present number of unanswered connections of each endpoint.  Endpoints that are missing have none.
 
         `refused` are the endpoints that lately refused a connection.  `namespaces` has the namespaces of the Services
         that have an endpoint.  Its place is taken from the namespace with the fewest endpoints known.

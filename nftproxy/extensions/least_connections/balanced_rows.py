@@ -68,7 +68,7 @@ def _copies(base: Mapping[Place, int]) -> int:
 
 
 def most_balanced(endpoints: int, rows: int) -> int:
-    """The most rows of a list with least connections, of which so many would be drawn at random.
+    """The most rows of a list with least connections, if a random draw of that list has `rows`.
 
     A node may have a shorter list than the others, as by policy Local.
     """

@@ -29,7 +29,7 @@ class NodeSource(NamedTuple):
 
 
 def words(family: Family, fault: str) -> str:
-    """A fault with its effect."""
+    """Return a sentence with a fault and its effect on a family's masqueraded connections."""
     return f"{fault}: the kernel chooses the source of masqueraded {FAMILY_NAMES[family]} connections"
 
 

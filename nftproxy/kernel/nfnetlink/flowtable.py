@@ -68,7 +68,7 @@ def other_flowtables() -> list[str]:
 
 
 def takes_beginnings(wanted: Sequence[str]) -> bool:
-    """Add beginnings of names, each with a star, to our flowtable.  Return False if the kernel knows no beginnings.
+    """Add prefixes of names ("eth*") to our flowtable.  Return False if the kernel doesn't support prefixes.
 
     Raises:
         Unavailable: the kernel does not answer, or the flowtable has gone.

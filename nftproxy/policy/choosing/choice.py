@@ -84,7 +84,7 @@ def why_no_candidate(slices: Iterable[EndpointSlice], family: Family, port: Serv
 
 
 def endpoints_left_out(slices: Iterable[EndpointSlice], family: Family, port: ServicePort) -> str:
-    """Say how many endpoints a Service port lacks, as only other EndpointSlices have the port, or return ""."""
+    """Say how many endpoints a Service port lacks because their EndpointSlice doesn't have the port.  "" if none."""
     own = [each for each in slices if each.family is family]
     having = [each for each in own if any((at.name, at.protocol) == (port.name, port.protocol) for at in each.ports)]
     if not having or len(having) == len(own):

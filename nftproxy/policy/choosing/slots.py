@@ -47,7 +47,7 @@ def in_slots(places: Sequence[Place]) -> Sequence[Place]:
 
 
 def in_preferred_slots(places: Sequence[Place], hashes: Sequence[int]) -> Sequence[Place]:
-    """The same for a list of any length, with a hash of each endpoint (32 bits)."""
+    """As `in_slots`, for a list of any length, by a hash of each endpoint (32 bits)."""
     count = len(places)
     mask = (1 << (count - 1).bit_length()) - 1 | BLOCK - 1  # slots that a hash may name: the next power of two
     room = [min(max(count - start, 0), BLOCK) for start in range(0, mask + 1, BLOCK)]

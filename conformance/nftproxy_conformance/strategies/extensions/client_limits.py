@@ -1,4 +1,4 @@
-"""Limits that no client of a trial reaches, and denied ranges."""
+"""Strategies for client limits: limits that no client of a trial reaches, and denied ranges."""
 
 from __future__ import annotations
 

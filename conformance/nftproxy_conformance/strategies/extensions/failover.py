@@ -1,4 +1,4 @@
-"""Silent endpoints."""
+"""Strategies for failover: which endpoints are silent, and which of these refuse."""
 
 from __future__ import annotations
 

@@ -14,11 +14,11 @@ from nftproxy.model.events import Observation
 
 @dataclass(frozen=True)
 class Inputs:
-    """What strategies draw for an extension.
+    """The strategies for an extension's annotations and observations.
 
     Attributes:
-        values: the values of options whose form doesn't say them.
-        observed: the extension's observations, each kind with the empty one.
+        values: strategies for options whose values don't follow from their form.
+        observed: pairs of an empty observation and the strategy for observations of its type.
     """
 
     values: Mapping[Option[Any], st.SearchStrategy[Any]] = field(default_factory=dict)

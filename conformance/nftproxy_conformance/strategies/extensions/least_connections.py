@@ -1,4 +1,4 @@
-"""Factors of lists."""
+"""Strategies for least connections: the factors of lists."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ class CountsPart(AgentPart):
         self._counts = ServiceCounts(pipeline.view(CountedFronts), pipeline.generations, CountReader(sets))
 
     async def start(self) -> None:
-        """Read the counts of before, which aren't the agent's own."""
+        """Read the counts that an earlier agent has left, so that only later connections count."""
         await self._counts.set_baseline()
 
     async def exposition(self) -> bytes:

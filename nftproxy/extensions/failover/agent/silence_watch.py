@@ -58,7 +58,7 @@ _LACKS = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.EADDRNO
 
 
 class SilenceChange(NamedTuple):
-    """An endpoint that has fallen silent, perhaps as it refuses, or answers again, with its Services."""
+    """An endpoint of some Services that has fallen silent, perhaps by refusing connections, or that answers again."""
 
     place: Place
     is_silent: bool

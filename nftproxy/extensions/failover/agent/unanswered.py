@@ -103,7 +103,7 @@ class UnansweredReader:
         return [each for each in found if now - each.waits > self._deleted.get((family, each.key), 0.0) + TICKS]
 
     def refused(self, family: Family) -> list[Place]:
-        """Return the endpoints that lately refused a connection of a Service that asks for failover then.
+        """Return the endpoints that lately refused a connection of a Service with failover `refused`.
 
         Raises:
             Unavailable: the kernel does not answer.
