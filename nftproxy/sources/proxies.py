@@ -41,7 +41,7 @@ def proxy_for(url: str, configured: str, environ: Mapping[str, str]) -> Proxy | 
         environ: the environment.
 
     Raises:
-        BadInput: the proxy's URL is invalid.
+        BadInput: the proxy's URL is invalid, or can't be trusted.
     """
     if configured:
         return _named(configured, KUBECONFIG)
@@ -50,6 +50,8 @@ def proxy_for(url: str, configured: str, environ: Mapping[str, str]) -> Proxy | 
     name, text = _variable(f"{parts.scheme}_proxy", environ)
     if not text or not _needs_proxy(parts.hostname or "", port, _variable("no_proxy", environ)[1]):
         return None
+    if parts.scheme == "http" and environ.get("REQUEST_METHOD"):
+        raise _unusable(name, "is not used in the environment of CGI (REQUEST_METHOD), whose clients may choose it")
     return _named(text, name)
 
 
@@ -73,7 +75,11 @@ def _named(text: str, named_by: str) -> Proxy:
     try:
         return parse_proxy(text, named_by)
     except ValueError as error:
-        raise BadInput(Problem("", "", named_by, str(error), Code.CREDENTIALS_UNUSABLE)) from error
+        raise _unusable(named_by, str(error)) from error
+
+
+def _unusable(named_by: str, reason: str) -> BadInput:
+    return BadInput(Problem("", "", named_by, reason, Code.CREDENTIALS_UNUSABLE))
 
 
 def _variable(name: str, environ: Mapping[str, str]) -> tuple[str, str]:
@@ -102,7 +108,7 @@ def _matches(entry: str, host: str, address: _Address | None, port: int) -> bool
         return False
     if (wanted := _address(name)) is not None:
         return address == wanted
-    name = name.removeprefix("*")
+    name = name[1:] if name.startswith("*.") else name
     return host.endswith(name) if name.startswith(".") else host == name or host.endswith(f".{name}")
 
 
@@ -124,9 +130,8 @@ def _is_in(address: _Address, entry: str) -> bool:
 
 
 def _split(entry: str) -> tuple[str, str]:
-    """Return the host and the port of an entry, "" without a port.  An IPv6 address with a port has brackets."""
-    if entry.startswith("["):
-        host, _, rest = entry[1:].partition("]")
-        return host, rest.removeprefix(":")
+    """Return the host and the port of an entry, "" without a port.  An IPv6 address has brackets only with a port."""
     host, colon, port = entry.rpartition(":")
+    if host.startswith("[") and host.endswith("]"):
+        return host[1:-1], port
     return (entry, "") if not colon or ":" in host else (host, port)

@@ -66,11 +66,44 @@ def test_entries_that_mean_nothing_break_nothing(entry: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("host", "entry", "is_proxied"),
+    [
+        ("[fd00::1]:6443", "fd00::1", False),
+        ("[fd00::1]:6443", "[fd00::1]:6443", False),
+        ("[fd00::1]:6443", "[fd00::1]:443", True),
+        ("[fd00::1]:6443", "[fd00::1]", True),
+        ("[fd00::1]", "[fd00::1]:443", False),
+        ("10.0.0.1", "10.0.0.1:", False),
+        ("API.example.com", "EXAMPLE.com:443", False),
+        ("myexample.com", "*example.com", True),
+        ("api.example.com", "*.example.com:443", False),
+        ("api.example.com", "*.example.com:6443", True),
+        ("10.1.2.3", "10.9.9.9/8", False),
+    ],
+)
+def test_ports_and_brackets_as_in_go(host: str, entry: str, is_proxied: bool) -> None:
+    """Brackets are for addresses with a port, a port is that of the URL or of its scheme, and case has no meaning."""
+    found = proxy_for(f"https://{host}", "", {"HTTPS_PROXY": "http://proxy", "NO_PROXY": entry})
+    assert (found is not None) is is_proxied
+
+
+def test_a_proxy_that_a_client_may_have_chosen() -> None:
+    """HTTP_PROXY is not used where REQUEST_METHOD is set, and the error names it.  HTTPS_PROXY is used."""
+    environ = {"HTTP_PROXY": "http://p", "HTTPS_PROXY": "http://p", "REQUEST_METHOD": "GET", "NO_PROXY": "b"}
+    with pytest.raises(BadInput, match=r"^NFT106: HTTP_PROXY: is not used in the environment of CGI"):
+        proxy_for("http://a", "", environ)
+    assert proxy_for("http://b", "", environ) is None
+    assert proxy_for("https://a", "", environ) == Proxy("http://p", "HTTPS_PROXY")
+
+
+@pytest.mark.parametrize(
     ("url", "environ", "proxy"),
     [
         ("https://a", {"HTTPS_PROXY": "p:1", "HTTP_PROXY": "q:1"}, Proxy("http://p:1", "HTTPS_PROXY")),
         ("http://a", {"HTTPS_PROXY": "p:1", "HTTP_PROXY": "q:1"}, Proxy("http://q:1", "HTTP_PROXY")),
         ("https://a", {"https_proxy": "p:1"}, Proxy("http://p:1", "https_proxy")),
+        ("https://a", {"HTTPS_PROXY": "p:1", "https_proxy": "q:1"}, Proxy("http://p:1", "HTTPS_PROXY")),
+        ("https://a", {"HTTPS_PROXY": "p:1", "NO_PROXY": "b", "no_proxy": "a"}, Proxy("http://p:1", "HTTPS_PROXY")),
         ("https://a", {"HTTPS_PROXY": "", "https_proxy": "p:1"}, Proxy("http://p:1", "https_proxy")),
         ("https://a", {"HTTPS_PROXY": "p:1", "no_proxy": "a"}, None),
         ("https://a:6443", {"HTTPS_PROXY": "p:1", "no_proxy": "a:6443"}, None),
