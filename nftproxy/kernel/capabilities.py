@@ -92,6 +92,11 @@ FEATURES = (
         declare("chain c", "ct state new ct status dnat meta l4proto tcp ct original proto-dst 80 drop"),
     ),
     Feature(
+        "numbers in concatenations",
+        "nft 1.0.6",
+        declare("map m", "typeof meta l4proto . numgen random mod 2 : $family daddr"),
+    ),
+    Feature(
         "verdict maps",
         "CONFIG_NF_TABLES",
         declare("map verdicts", "type $type . inet_proto . inet_service : verdict")

@@ -360,6 +360,8 @@ def _new_view() -> TableView:
         view = TableView(binding)
     except OSError as error:
         raise Unavailable(f"libnftables can't be loaded: {error}") from error
+    except AttributeError as error:  # a function that the library lacks
+        raise Unavailable(f"libnftables is older than the nftables module of Python: {error}") from error
     if hasattr(view.context, "set_input_flags"):  # since 1.0.8. Before, nft looks up host names in the DNS
         view.context.set_input_flags("no-dns")
     return view
@@ -373,8 +375,8 @@ def _binding() -> Callable[[], Any]:
         raise Unavailable(
             "Python can't import nftables: install python3-nftables, and make environments with --system-site-packages"
         ) from error
-    if not hasattr(Binding, "set_dry_run"):
-        raise Unavailable("this nftables module is an old copy (pip-nftables): install python3-nftables instead")
+    if not hasattr(Binding, "set_dry_run"):  # since 1.0.3
+        raise Unavailable("this nftables module is too old: install nft 1.0.6 or later, and its own python3-nftables")
     return Binding  # type: ignore[no-any-return]
 
 

@@ -12,6 +12,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -265,6 +266,34 @@ def test_without_the_binding(kernel: Kernel, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setitem(sys.modules, "nftables", None)
     assert Kernel().read_back(IPV4) == kernel.read_back(IPV4) != None  # noqa: E711
     with pytest.raises(Unavailable, match="install python3-nftables"):
+        Kernel().apply(delete_transaction(IPV4))
+
+
+class OldBinding:
+    """The contexts of python3-nftables 1.0.2, as far as they matter."""
+
+
+class NewBinding(OldBinding):
+    """The contexts of python3-nftables 1.1, with a library that is older."""
+
+    def __init__(self) -> None:
+        raise AttributeError("undefined symbol: nft_ctx_input_get_flags")
+
+    def set_dry_run(self) -> None:
+        """Be there, as since 1.0.3."""
+
+
+@pytest.mark.parametrize(
+    ("binding", "text"),
+    [
+        (OldBinding, "this nftables module is too old: install nft 1.0.6 or later"),
+        (NewBinding, "libnftables is older than the nftables module of Python: undefined symbol"),
+    ],
+)
+def test_an_old_nft(monkeypatch: pytest.MonkeyPatch, binding: type, text: str) -> None:
+    """With an nft or a Python binding that is too old, the error says so."""
+    monkeypatch.setitem(sys.modules, "nftables", SimpleNamespace(Nftables=binding))
+    with pytest.raises(Unavailable, match=text):
         Kernel().apply(delete_transaction(IPV4))
 
 

@@ -6,9 +6,11 @@
 #   tools/debian/debian.sh sid nft --version    prepares it if needed, then runs the command
 #   unshare --net tools/debian/debian.sh trixie python -m pytest tests/kernel
 #   tools/debian/debian.sh trixie-arm64 uname --machine
+#   NFTPROXY_NFTABLES=/opt/nftables tools/debian/debian.sh trixie+nft-1.0.9 nft --version
 #
 # Releases go by their code names, with an architecture if it isn't this machine's, and with "+neighbours" if the tree
-# shall have the programs of tools/neighbours.  trixie is Debian 13, whose nft is 1.1.3 (Debian 12 has 1.0.6); sid is where Debian's
+# shall have the programs of tools/neighbours.  "+nft-VERSION" builds that version, which no Debian has, over Debian's, from
+# its tag in NFTPROXY_NFTABLES, a clone of nftables' sources.  trixie is Debian 13, whose nft is 1.1.3 (Debian 12 has 1.0.6); sid is where Debian's
 # newest nft is, whatever that is on the day that the tree is unpacked.
 #
 # The tree is .trees/RELEASE, which tools/vm boots too: 160 MB of Debian, 230 MB of Python packages.  Fetched are, with mmdebstrap and
@@ -24,11 +26,17 @@ if [[ ${1-} == *+neighbours ]]; then
     packages+=,$(sed -n 's/^# packages: //p' "$checkout"/tools/neighbours/*.sh | paste -sd' ' | tr ' ' ,)
 fi
 
+if [[ ${1-} == *+nft-* ]]; then
+    packages+=,autoconf,automake,bison,flex,gcc,libgmp-dev,libjansson-dev,libmnl-dev,libnftnl-dev,libtool,make,pkg-config
+fi
+
 say() { echo "debian.sh: $*" >&2; }
 
-if [[ ! ${1-} =~ ^[a-z]+(-[a-z0-9]+)?(\+neighbours)?$ ]]; then say "which release? As in: $0 trixie nft --version"; exit 2; fi
+if [[ ! ${1-} =~ ^[a-z]+(-[a-z0-9]+)?(\+neighbours|\+nft-[0-9.]+)?$ ]]; then say "which release? As in: $0 trixie nft --version"; exit 2; fi
 tree=$checkout/.trees/$1
-IFS=- read -r release architecture <<<"${1%+neighbours}-$(dpkg --print-architecture)"; shift
+nft=${1##*+nft-}
+if [[ $nft == "$1" ]]; then nft=; fi
+IFS=- read -r release architecture <<<"${1%+*}-$(dpkg --print-architecture)"; shift
 architecture=${architecture%%-*}
 
 unpack() {
@@ -47,6 +55,21 @@ unpack() {
     mv "$tree.part" "$tree"
 }
 
+build() {
+    say "building nft $nft"
+    rm -rf "$tree/nft"
+    mkdir "$tree/nft"
+    git -C "$NFTPROXY_NFTABLES" archive "v$nft" | tar --extract --directory="$tree/nft"
+    inside bash -euc '
+        cd /nft
+        ./autogen.sh
+        ./configure --prefix=/usr --libdir="/usr/lib/$(gcc -print-multiarch)" --with-json --without-cli --disable-man-doc --disable-python
+        make --jobs="$(nproc)" install
+        cp $(find py -name "*.py" ! -name setup.py) $(find py -name schema.json) /usr/lib/python3/dist-packages/nftables/
+        touch built
+    ' >"$tree/nft.log" 2>&1 || { say "see $tree/nft.log"; exit 1; }
+}
+
 inside() {
     # The tree is bound to itself because `ip netns` wants / to be a mount point; the machine's certificates are
     # used because it may have to trust one that Debian doesn't know.
@@ -60,7 +83,7 @@ inside() {
             mount -o remount,bind,ro "$tree/etc/ssl/certs"  # they are the machine'"'"'s
         fi
         mount --bind "$checkout" "$tree/src"
-        exec chroot "$tree" env -u VIRTUAL_ENV -u PYTHONPATH HOME=/root LC_ALL=C.UTF-8 \
+        exec chroot "$tree" env -u VIRTUAL_ENV -u PYTHONPATH NFTPROXY_TREE="${tree##*/}" HOME=/root LC_ALL=C.UTF-8 \
             PATH=/venv/bin:/usr/sbin:/usr/bin:/sbin:/bin env --chdir=/src "$@"
     ' bash "$tree" "$checkout" "$@"
 }
@@ -71,6 +94,7 @@ exec 9>"$tree.lock"
 flock 9  # two test runs may both find it missing
 "$(dirname "$self")/emulate.sh" "$architecture"
 if [[ ! $tree -nt $self ]]; then unpack; fi
+if [[ $nft && ! -e $tree/nft/built ]]; then build; fi
 if [[ ! $tree/venv/.nftproxy-setup -nt $checkout/pyproject.toml ]]; then
     if [[ $architecture == "$(dpkg --print-architecture)" ]]; then
         inside env VENV=/venv EXTRA=test .ci/setup >&2

@@ -17,6 +17,9 @@ from tools.support.results import CHECKOUT, SupportResult, record
 from tools.support.subjects import SUBJECTS, Subject
 from tools.vm.machine import OPTIONS
 
+TREE = "NFTPROXY_TREE"
+"""The environment variable by which a command knows that debian.sh has started it, and the tree's name."""
+
 
 @click.command()
 @click.argument("names", nargs=-1, required=True, type=click.Choice(list(SUBJECTS)))
@@ -40,8 +43,10 @@ def run(name: str, subject: Subject) -> int:
     status = process.wait()
     if status and "failed" not in result:
         result = f"failed, with exit status {status}: {result}"
-    machine = os.environ.get(OPTIONS)
+    machine, tree = os.environ.get(OPTIONS), os.environ.get(TREE)
     command = f"python -m tools.support {shlex.quote(name)}"
+    if tree:
+        command = f"tools/debian/debian.sh {tree} {command}"
     release = re.match(r"\d+\.\d+", platform.release())
     nft = libnftables_version()
     record(
