@@ -57,7 +57,7 @@ def try_canary(cluster: RealCluster) -> Iterator[tuple[str, str]]:
     there = ways(README.read_text())
     yield "there", _run(cluster, there.forth)
     workload.await_service()
-    yield "back", _run(cluster, f"SERVICE={SERVICE}\n{there.back}")
+    yield "back", _run(cluster, there.back)
     workload.await_service()
 
 
