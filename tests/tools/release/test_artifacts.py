@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import configparser
 import gzip
 import io
 import re
@@ -131,3 +132,21 @@ def test_a_candidate_has_the_address_of_the_project() -> None:
     """The image's label gets the address of pyproject.toml, whatever it was."""
     text = "version=0.1.0 \\\n    org.opencontainers.image.source=https://old.invalid \\\n"
     assert with_address(text) == text.replace("https://old.invalid", URL)
+
+
+def test_the_tools_of_a_release_are_pinned_by_hash() -> None:
+    """A release installs nothing by pip but this checkout and packages of lists with hashes."""
+    tox = configparser.ConfigParser(interpolation=None)
+    tox.read(CHECKOUT / "tox.ini")
+    installs = [line for line in tox["testenv:release"]["commands_pre"].splitlines() if " pip install " in line]
+    lists = [line.split()[-1] for line in installs if "--require-hashes" in line]
+    assert lists == ["examples/deploy/build-requirements.txt", "tools/release/requirements.txt"]
+    assert [line.split()[-2:] for line in installs if "--require-hashes" not in line] == [
+        ["--editable", "{tox_root}/conformance"]
+    ]
+    assert "deps" not in tox["testenv:release"]
+    for each in lists:
+        pinned = re.findall(
+            r"^([a-z][\w.-]*)==\S+ \\\n    --hash=sha256:[0-9a-f]{64}", (CHECKOUT / each).read_text(), re.MULTILINE
+        )
+        assert {"build", "hatchling"} & set(pinned)
