@@ -200,9 +200,12 @@ def _of_nodes(asked: NodesAsked, what: str, names: Sequence[str], query: Mapping
     elif rows:
         cells = _cells(listing, output, with_namespace=not query["namespace"])
         cells = {name: cell for name, cell in cells.items() if name not in OF_A_NODE}
-        header = (*cells, "NODES")
-        lines = ((*(cell(each.row) for cell in cells.values()), _nodes(each.nodes, len(outcomes))) for each in rows)
-        click.echo("\n".join(_table(listing, output, header, lines)))
+        reasons = [name for name in cells if name.startswith("WHY")]  # long texts come last
+        header = (*(name for name in cells if name not in reasons), "NODES", *reasons)
+        lines = (
+            {name: cell(each.row) for name, cell in cells.items()} | _nodes(each.nodes, len(outcomes)) for each in rows
+        )
+        click.echo("\n".join(_table(listing, output, header, ([line[name] for name in header] for line in lines))))
     else:
         click.echo("No resources found", err=True)
     return 0 if report_failures(outcomes) else 1
@@ -216,10 +219,11 @@ MOST_NODES = 3
 """Nodes of a merged row that are named."""
 
 
-def _nodes(nodes: Sequence[str], asked: int) -> str:
+def _nodes(nodes: Sequence[str], asked: int) -> dict[str, str]:
+    """Return the cell of the column of nodes."""
     if len(nodes) == asked:
-        return "all"
-    return ",".join(nodes) if len(nodes) <= MOST_NODES else f"{len(nodes)} of {asked}"
+        return {"NODES": "all"}
+    return {"NODES": ",".join(nodes) if len(nodes) <= MOST_NODES else f"{len(nodes)} of {asked}"}
 
 
 def _cells(listing: Listing, output: str | None, *, with_namespace: bool) -> Cells:

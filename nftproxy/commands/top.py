@@ -20,8 +20,9 @@ from nftproxy.agent.socket.connection_rows import largest, unnamed
 from nftproxy.commands.agent_client import LIVE, AgentClient, NoAnswer, NotReady
 from nftproxy.commands.other_nodes import NODES, NodesAsked, nodes_asked, report_failures
 from nftproxy.commands.output import STRUCTURED, structured, table
-from nftproxy.kernel.conntrack.connection_counts import active_connections
+from nftproxy.kernel.conntrack.connection_counts import ConnectionCounts, active_connections
 from nftproxy.model.addresses import port_text
+from nftproxy.model.errors import Unavailable
 
 HEADER = ("SERVICE", "PORT", "ENDPOINT", "CONNECTIONS", "UNANSWERED")
 LINES_AROUND = 3
@@ -104,13 +105,25 @@ def _tops(agent: AgentClient, namespace: str) -> Iterator[Connections]:
         except NotReady:
             raise
         except NoAnswer as error:
-            top = largest(unnamed(active_connections(), error.what), namespace)
+            top = largest(unnamed(_without_agent(error), error.what), namespace)
             why = f"{error.what}, so addresses are shown instead of Services; {error.advice}"
             news = f"warning: {error.code}: {why}"
         if news and news != printed:
             click.echo(news, err=True)
         printed = news
         yield top
+
+
+def _without_agent(error: NoAnswer) -> ConnectionCounts:
+    """Return the connections from conntrack.
+
+    Raises:
+        NoAnswer: conntrack can't be read either, as in a pod without CAP_NET_ADMIN.
+    """
+    try:
+        return active_connections()
+    except Unavailable as other:
+        raise NoAnswer(f"{error.what}; {other}", error.advice, error.process) from other
 
 
 def _draw(top: Connections) -> None:

@@ -182,6 +182,8 @@ async def _answer(api: ClusterApi, access: FleetAccess, node: ClusterNode, comma
     """Return the answer of a node, or the reason why it gives none."""
     if not node.pod:
         return NodeAnswer(node, problem="no agent")
+    if node.waiting:
+        return NodeAnswer(node, problem=f"the container of its agent doesn't run: {node.waiting}")
     try:
         async with asyncio.timeout(access.patience):
             ended = await _run(api, access.namespace, node.pod, command)

@@ -21,13 +21,15 @@ KUBE_PROXY_LABEL, KUBE_PROXY_NAMESPACE = "k8s-app=kube-proxy", "kube-system"
 class ClusterNode(msgspec.Struct, frozen=True, order=True):
     """A node with Linux, and the name of its agent's pod, "" for none.
 
-    `is_ready` is true if the pod is ready, and `has_kube_proxy` if a pod of kube-proxy is on the node.
+    `is_ready` is true if the pod is ready, and `has_kube_proxy` if a pod of kube-proxy is on the node.  `waiting` is
+    the reason why the agent's container doesn't run, such as CrashLoopBackOff, "" if it does.
     """
 
     name: str
     pod: str = ""
     is_ready: bool = False
     has_kube_proxy: bool = False
+    waiting: str = ""
 
 
 class _ListedMetadata(msgspec.Struct):
@@ -46,9 +48,23 @@ class _Condition(msgspec.Struct):
     status: str
 
 
+class _Waiting(msgspec.Struct):
+    reason: str = ""
+
+
+class _ContainerState(msgspec.Struct):
+    waiting: _Waiting | None = None
+
+
+class _ContainerStatus(msgspec.Struct):
+    name: str
+    state: _ContainerState = msgspec.field(default_factory=_ContainerState)
+
+
 class _ListedStatus(msgspec.Struct):
     phase: str | None = None
     conditions: list[_Condition] | None = None
+    containers: list[_ContainerStatus] | None = msgspec.field(name="containerStatuses", default=None)
 
 
 class ListedObject(msgspec.Struct):
@@ -62,6 +78,12 @@ class ListedObject(msgspec.Struct):
     def is_ready(self) -> bool:
         """True if the condition Ready holds."""
         return any(each.type == "Ready" and each.status == "True" for each in self.status.conditions or ())
+
+    @property
+    def waiting(self) -> str:
+        """The reason why the agent's container doesn't run, "" if it does."""
+        states = (each.state for each in self.status.containers or () if each.name == AGENT_CONTAINER)
+        return next((state.waiting.reason for state in states if state.waiting), "")
 
 
 class _PageMetadata(msgspec.Struct):
@@ -94,6 +116,7 @@ def inventory(
             pods[name].metadata.name if name in pods else "",
             is_ready=name in pods and pods[name].is_ready,
             has_kube_proxy=name in proxied,
+            waiting=pods[name].waiting if name in pods else "",
         )
         for name in names
     ]

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from nftproxy.agent.socket.answers import ConnectionRow, Connections, EndpointRow, Line, ListingRow
-from nftproxy.fleet.node_answers import Agreement, Agreements, NodeAnswer, unreadable
+from nftproxy.fleet.node_answers import LONGEST_PROBLEM, Agreement, Agreements, NodeAnswer, unreadable
 
 MOST_ROWS = 10_000
 """Rows of connections that are printed, the largest first, as of a node."""
@@ -92,15 +92,15 @@ class MergedConnections:
         self._others = 0
 
     def take(self, answer: NodeAnswer) -> NodeOutcome:
-        """Add the connections of a node."""
+        """Add the connections of a node.  Without an agent they have no Services there, so they are no answer."""
         node = answer.node.name
         found, problem = answer.decoded(Connections)
-        if found is None:
-            return NodeOutcome(node, problem)
+        if found is None or found.problem:
+            return NodeOutcome(node, (found.problem if found else problem)[:LONGEST_PROBLEM])
         self._others += found.others
         for row in found.rows:
             self._add(row)
-        return NodeOutcome(node, caveat=found.caveat or found.problem)
+        return NodeOutcome(node, caveat=found.caveat)
 
     def _add(self, row: ConnectionRow) -> None:
         key = msgspec.structs.replace(row, connections=0, unanswered=0)

@@ -26,19 +26,26 @@ def tls_context(credentials: Credentials) -> ssl.SSLContext:
     Raises:
         ConnectionError: a certificate or key is invalid.
     """
-    if not (credentials.authority or credentials.certificate or credentials.is_insecure):
+    given = credentials.authority, credentials.certificate, credentials.key
+    if not (credentials.is_insecure or any(given[:2])):
         return system_authorities()
+    return shared_context(*given, is_insecure=credentials.is_insecure)
+
+
+@functools.lru_cache(maxsize=1)
+def shared_context(authority: bytes, certificate: bytes, key: bytes, *, is_insecure: bool) -> ssl.SSLContext:
+    """Return the context that all connections with these certificates share: 64 nodes are asked at a time."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     try:
-        if credentials.is_insecure:
+        if is_insecure:
             context.check_hostname = False
             context.verify_mode = ssl.CERT_NONE
-        elif credentials.authority:
-            _trust(context, credentials.authority)
+        elif authority:
+            _trust(context, authority)
         else:
             _trust_system(context)
-        if credentials.certificate and credentials.key:
-            _prove(context, credentials.certificate, credentials.key)
+        if certificate and key:
+            _prove(context, certificate, key)
     except (ssl.SSLError, ValueError) as error:
         raise ConnectionError(f"no credentials: a certificate or key is invalid: {error}") from error
     return context

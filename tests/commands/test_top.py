@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections import Counter
 from pathlib import Path
 
+import pytest
+
 from nftproxy.agent.socket.answers import ConnectionRow, Connections
 from nftproxy.agent.socket.connection_rows import largest, unnamed
 from nftproxy.commands.top import lines_of
 from nftproxy.kernel.conntrack.connection_counts import ConnectionCounts, Translation
 from nftproxy.model.addresses import Address, Protocol
+from nftproxy.model.errors import Unavailable
 from tests.support.command import nftproxy
 
 
@@ -48,3 +51,16 @@ def test_without_an_agent(namespace: None, tmp_path: Path) -> None:  # noqa: ARG
     assert (done.status, done.out.splitlines()) == (0, ["SERVICE   PORT   ENDPOINT   CONNECTIONS   UNANSWERED"])
     assert done.err.startswith("warning: NFT023: no agent answers at ")
     assert "addresses are shown instead of Services" in done.err
+
+
+def test_without_an_agent_and_without_rights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """If conntrack can't be read either, as in a pod, the error says first why the agent doesn't answer."""
+
+    def denied() -> ConnectionCounts:
+        raise Unavailable("conntrack can't be read: Operation not permitted")
+
+    monkeypatch.setattr("nftproxy.commands.top.active_connections", denied)
+    done = nftproxy("top", "--agent-socket", str(tmp_path / "none.sock"))
+    assert (done.status, done.out) == (1, "")
+    assert done.err.startswith("error: NFT023: no agent answers at ")
+    assert "; conntrack can't be read: Operation not permitted\n" in done.err

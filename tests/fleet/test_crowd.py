@@ -1,8 +1,9 @@
-"""`status --all-nodes` in a cluster of 300 nodes, as a process of its own."""
+"""`status --all-nodes` in a cluster of 300 nodes: its time, its memory, and how its cost grows."""
 
 from __future__ import annotations
 
 import asyncio
+import itertools
 import os
 import subprocess
 import sys
@@ -12,10 +13,9 @@ import pytest
 from nftproxy_conformance.apiserver import ApiServer, ExecRequest, ExecResult
 
 from nftproxy.fleet.asking import AT_ONCE
+from nftproxy.sources import tls
 from tests.support.fleet import CHECKOUT, FleetOfAgents, RunCommand, answering, status_of
 from tests.support.waiting import PATIENCE
-
-pytestmark = pytest.mark.slow
 
 NODES = 300
 MOST_MEMORY = 200 * 2**20
@@ -55,6 +55,7 @@ class Crowd:
         return run
 
 
+@pytest.mark.slow
 def test_300_nodes(tmp_path: Path) -> None:
     """300 agents are asked in at most 200 MB, 64 at the same time, and never more."""
     crowd = Crowd()
@@ -84,3 +85,40 @@ def test_300_nodes(tmp_path: Path) -> None:
     ]
     assert int(peak) * 1024 < MOST_MEMORY
     assert crowd.most == AT_ONCE
+
+
+@pytest.mark.slow
+def test_a_further_node_costs_the_same_in_any_crowd(tmp_path: Path) -> None:
+    """The functions that are called for 70 further nodes are as many as for the 70 before."""
+    with ApiServer(tls=True, authenticate=True) as server:
+        cluster = FleetOfAgents(server, tmp_path)
+        costs = []
+        for part in "abc":
+            for number in range(70):
+                cluster.add(f"node-{part}{number}", status_of(f"node-{part}{number}"))
+            costs.append(_calls(cluster))
+    first, second, third = costs
+    assert third - second < 1.2 * (second - first)
+
+
+def _calls(cluster: FleetOfAgents) -> int:
+    """Return how many functions `status --all-nodes` calls and leaves."""
+    tally = itertools.count()
+    sys.setprofile(lambda *_: next(tally) and None)
+    try:
+        done = cluster.nftproxy("status", "--all-nodes", "--timeout", str(PATIENCE))
+    finally:
+        sys.setprofile(None)
+    assert done.status == 0
+    return next(tally)
+
+
+def test_all_nodes_share_a_context_of_tls(tmp_path: Path) -> None:
+    """The certificates of the kubeconfig are read once for the lists and all nodes together."""
+    tls.shared_context.cache_clear()
+    with ApiServer(tls=True, authenticate=True) as server:
+        cluster = FleetOfAgents(server, tmp_path)
+        for number in range(5):
+            cluster.add(f"node-{number}", status_of(f"node-{number}"))
+        assert cluster.nftproxy("status", "--all-nodes").out == "5 nodes: 5 well\n"
+    assert tls.shared_context.cache_info().misses == 1

@@ -128,6 +128,16 @@ def test_connections_are_added_up(cluster: FleetOfAgents, monkeypatch: pytest.Mo
     assert (json.loads(done.out)["connections"], json.loads(done.out)["others"]) == (5, 2)
 
 
+def test_connections_without_services_are_no_answer(cluster: FleetOfAgents) -> None:
+    """A node whose agent doesn't answer has connections by address only, so it is a node without an answer."""
+    cluster.add("node-a", answering(Connections(3, 0, (ConnectionRow("shop/api", "80", "TCP", "10.1.0.5:80", 3),))))
+    by_address = ConnectionRow("", "10.96.0.10:80", "TCP", "10.1.0.5:80", 7)
+    cluster.add("node-b", answering(Connections(7, 0, (by_address,), problem="no agent answers at x")))
+    done = cluster.nftproxy("top", "--all-nodes")
+    assert (done.status, done.err) == (1, "no answer from node-b: no agent answers at x\n")
+    assert [line.split()[0] for line in done.out.splitlines()] == ["SERVICE", "shop/api"]
+
+
 def explained(example: str, node_name: str, to: str, *options: str) -> RunCommand:
     """The output of `nftproxy explain -o json` for a node of an example."""
     directory = EXAMPLES / example

@@ -176,6 +176,14 @@ def test_a_node_that_gives_no_answer_costs_its_row(
     ]
 
 
+def test_a_container_that_does_not_run_is_named_with_its_reason(server: ApiServer, cluster: FleetOfAgents) -> None:
+    """A pod whose container waits for its next start isn't asked, and the node's row has the kubelet's reason."""
+    server.put(node("node-a"), agent_pod("node-a", is_ready=False, waiting="CrashLoopBackOff"))
+    done = cluster.nftproxy("status", "--all-nodes")
+    assert done.out.splitlines()[3] == "node-a   NoAnswer   the container of its agent doesn't run: CrashLoopBackOff"
+    assert cluster.asked == []
+
+
 def test_the_pod_that_is_ready_counts(server: ApiServer, cluster: FleetOfAgents) -> None:
     """If a node has two agents' pods, as while one replaces the other, the ready pod is asked."""
     cluster.add("node-a", status_of("node-a"))

@@ -35,22 +35,33 @@ def node(name: str, **labels: str) -> dict[str, Any]:
 
 
 def pod(
-    name: str, node_name: str, labels: Mapping[str, str], *, is_ready: bool = True, namespace: str = NAMESPACE
+    name: str,
+    node_name: str,
+    labels: Mapping[str, str],
+    *,
+    is_ready: bool = True,
+    namespace: str = NAMESPACE,
+    waiting: str = "",
 ) -> dict[str, Any]:
-    """A Pod that runs on a node."""
+    """A Pod on a node.  It runs, unless its container waits for a reason."""
     conditions = [{"type": "Ready", "status": str(is_ready)}]
     return {
         "kind": "Pod",
         "metadata": {"name": name, "namespace": namespace, "labels": dict(labels)},
         "spec": {"nodeName": node_name, "containers": [{"name": "nftproxy"}]},
-        "status": {"phase": "Running", "conditions": conditions},
+        "status": {
+            "phase": "Running",
+            "conditions": conditions,
+            "containerStatuses": [
+                {"name": "nftproxy", "state": {"waiting": {"reason": waiting}} if waiting else {"running": {}}}
+            ],
+        },
     }
 
 
-def agent_pod(node_name: str, *, is_ready: bool = True, namespace: str = NAMESPACE) -> dict[str, Any]:
-    """The agent's Pod on a node, as the DaemonSet makes it."""
-    labels = {"app.kubernetes.io/name": "nftproxy"}
-    return pod(f"nftproxy-{node_name}", node_name, labels, is_ready=is_ready, namespace=namespace)
+def agent_pod(node_name: str, **options: Any) -> dict[str, Any]:
+    """The agent's Pod on a node, as the DaemonSet makes it.  The options are those of `pod`."""
+    return pod(f"nftproxy-{node_name}", node_name, {"app.kubernetes.io/name": "nftproxy"}, **options)
 
 
 def kube_proxy_pod(node_name: str) -> dict[str, Any]:
