@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from operator import gt
 from pathlib import Path
 
 import pytest
@@ -25,6 +26,7 @@ SETTINGS = Path("/etc/nftproxy")
 KUBECONFIG = SETTINGS / "kubeconfig"
 DROP_IN = Path("/etc/systemd/system", f"{UNIT.name}.d", "copy.conf")
 COPY = "/run/credentials/nftproxy.service/kubeconfig"
+FOLLOWED = ("services", "endpointslices")
 CONFIGURATION = """\
 apiVersion: kubeproxy.config.k8s.io/v1alpha1
 kind: KubeProxyConfiguration
@@ -63,12 +65,21 @@ def share_kubeconfig() -> None:
 
 
 def rotate(server: ApiServer) -> None:
-    """Have a new token in the kubeconfig, another Service, and new watches."""
+    """Have a new token in the kubeconfig, and end the watches, so that other requests follow."""
     server.rotate_token()
     share_kubeconfig()
+    for resource in FOLLOWED:
+        server.faults.add(Fault(EndWatch(), verb="watch", resource=resource))
+
+
+def add_service(server: ApiServer) -> None:
+    """Have another Service in the cluster."""
     server.put(service("other"), slice_of("10.1.0.5@node-a", name="other"))
-    server.faults.add(Fault(EndWatch(), verb="watch", resource="services"))
-    server.faults.add(Fault(EndWatch(), verb="watch", resource="endpointslices"))
+
+
+def answers(server: ApiServer, status: int) -> list[int]:
+    """How many requests about each resource had a status."""
+    return [len(server.requests(resource=resource, status=status)) for resource in FOLLOWED]
 
 
 @pytest.fixture
@@ -110,7 +121,10 @@ def test_a_rotated_token_is_used(installed: ApiServer) -> None:
     """A running unit follows changes with the token that a rotation has written, and its health has no warning."""
     run("systemctl", "start", "nftproxy")
     wait_until(serves, report, pause=1)
+    before = answers(installed, 200)
     rotate(installed)
+    wait_until(lambda: all(map(gt, answers(installed, 200), before)), report, pause=1)
+    add_service(installed)
     wait_until(lambda: serves(IP.vip2), report, pause=1)
     wait_until(lambda: "Agent:" in status() and Code.OUT_OF_TOUCH not in status(), report, pause=1)
 
@@ -132,8 +146,12 @@ def test_a_copy_that_is_no_longer_valid_is_named(installed: ApiServer) -> None:
     run("systemctl", "start", "nftproxy")
     wait_until(serves, report, pause=1)
     rotate(installed)
+    wait_until(lambda: all(answers(installed, 401)), report, pause=1)
+    add_service(installed)
     stale = f"{COPY} was written at "
-    wait_until(lambda: stale in status(), report, pause=1)
-    assert Code.OUT_OF_TOUCH in status()
+    wait_until(lambda: Code.OUT_OF_TOUCH in status(), report, pause=1)
+    assert stale in status()
     assert stale in report()
+    before = answers(installed, 401)
+    wait_until(lambda: all(map(gt, answers(installed, 401), before)), report, pause=1)
     assert not serves(IP.vip2)
