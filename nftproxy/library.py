@@ -26,6 +26,7 @@ from nftproxy.explanation.answering import explain as _explain
 from nftproxy.explanation.listing import review
 from nftproxy.explanation.question import Question, Source, To, parse_source, parse_to
 from nftproxy.installed import ALL_TEMPLATES, INSTALLED, OPTIONS
+from nftproxy.installed_fields import FIELDS
 from nftproxy.model.addresses import Family
 from nftproxy.model.errors import Problem
 from nftproxy.model.mapping import Mapper, one_by_one
@@ -196,7 +197,7 @@ def configuration(config: Configuration) -> Config:
     """
     if isinstance(config, Config):
         return config
-    return parse_config(EMPTY_CONFIG | dict(config or {}), "config")[0]
+    return parse_config(EMPTY_CONFIG | dict(config or {}), "config", FIELDS)[0]
 
 
 def renderer(directory: Path | None = None) -> Renderer:

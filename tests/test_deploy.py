@@ -27,6 +27,7 @@ from nftproxy.model.settings import Config
 from tests.commands.test_manifests import API_VERSIONS, Made, expect_valid
 from tests.conftest import CHECKOUT, NOBODY
 from tests.support.command import nftproxy
+from tests.support.factories import full_config
 from tests.support.processes import killed_on_error
 from tests.support.waiting import wait_until
 from tools.image.containerfile import packages, setting, stages
@@ -138,7 +139,7 @@ def test_the_configuration_is_one() -> None:
     """The ConfigMap's file sets the cluster's range and the score, and nothing else."""
     ranges = CONFIG.cluster_cidrs
     assert [str(each) for each in ranges] == ["10.244.0.0/16"]
-    assert Config(cluster_cidrs=ranges, oom_score_adj=-997) == CONFIG  # which the kubelet has set
+    assert full_config(cluster_cidrs=ranges, oom_score_adj=-997) == CONFIG  # which the kubelet has set
 
 
 def test_containers_find_their_configuration() -> None:

@@ -32,6 +32,7 @@ from nftproxy.config.flags import FLAGS, OTHER_FLAGS
 from nftproxy.config.unused_fields import UNUSED
 from nftproxy.extensions.counts.agent import service_counts
 from nftproxy.installed import OPTIONS
+from nftproxy.installed_fields import FIELDS
 from nftproxy.model.annotations import NONE, Form, Word
 from nftproxy.model.errors import Problem
 from nftproxy.model.objects import EndpointSlice, Service
@@ -216,9 +217,9 @@ def test_what_people_are_to_write_is_good(sample: dict[str, Any], tmp_path: Path
     if "kind" in sample:
         path = tmp_path / "config.yaml"
         path.write_text(yaml.safe_dump(sample))
-        config, warnings = load_config(path)
+        config, warnings = load_config(path, FIELDS)
         assert not warnings
-        assert config != load_config(None)[0]
+        assert config != load_config(None, FIELDS)[0]
         return
     kinds = [each.kind for each in resources("node-a", options=OPTIONS)]
     (kind,) = (kind for kind in kinds if annotated(kind, sample["metadata"])[0] != annotated(kind, {})[0])

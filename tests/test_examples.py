@@ -37,6 +37,7 @@ from nftproxy_conformance.strategies.probes import MORE_IPS, NODE_ADDRESSES
 
 from nftproxy import Cluster
 from nftproxy import load as load_manifests
+from nftproxy.installed_fields import FIELDS
 from nftproxy.kernel.capabilities import probe
 from nftproxy.kernel.libnftables import Kernel
 from nftproxy.kernel.ruleset_check import CheckResult
@@ -123,7 +124,7 @@ def source_of(way: Probe) -> str:
 def test_an_example_is_explained(example: str) -> None:
     """`explained.txt` has the output of `explain` for an example's Services, and for the connections below."""
     where = EXAMPLES_DIRECTORY / example
-    config, _ = load_config(where / "config.yaml")
+    config, _ = load_config(where / "config.yaml", FIELDS)
     cluster = Cluster(
         load_manifests(where / "manifests"), NODE_NAME, config, capabilities=Capabilities(wide_maps=False)
     )
@@ -163,7 +164,7 @@ def test_an_example_is_at_home_in_the_lab(example: str) -> None:
     assert node.name == NODE_NAME
     assert node.addresses == (NODE_IP, NODE_IP6)
     assert [str(cidr) for cidr in node.pod_cidrs] == [POD_CIDR, POD_CIDR6]
-    config, warnings = load_config(directory / "config.yaml")
+    config, warnings = load_config(directory / "config.yaml", FIELDS)
     assert [str(cidr) for cidr in config.cluster_cidrs] == [CLUSTER_CIDR, CLUSTER_CIDR6]
     assert not warnings
 

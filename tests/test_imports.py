@@ -40,7 +40,8 @@ MAY_IMPORT = {
     "doctor": "api config",
     "sources": "api config logs netlink",
     "installed": "agent extensions policy rules",
-    "library": "api config policy rules pipeline explanation sources templates_dir installed",
+    "installed_fields": "extensions",
+    "library": "api config policy rules pipeline explanation sources templates_dir installed installed_fields",
     "kernel": "policy rules logs netlink",
     "agent": "build logs api config policy rules pipeline explanation sources kernel",
     "trace": "rules explanation kernel",
@@ -48,7 +49,7 @@ MAY_IMPORT = {
     "fleet": "api explanation sources agent",
     "commands": (
         "build logs api config deploy rules pipeline explanation doctor sources kernel agent trace fleet library "
-        "templates_dir installed policy"
+        "templates_dir installed installed_fields policy"
     ),
     "__main__": "commands",
 }
@@ -102,7 +103,9 @@ ONLY_IMPORTER = {
 ORACLE_MAY_IMPORT = frozenset(
     {
         "nftproxy.extensions.client_limits.annotations",
+        "nftproxy.extensions.external_addresses.fields",
         "nftproxy.extensions.failover.annotations",
+        "nftproxy.extensions.failover.fields",
         "nftproxy.model.addresses",
         "nftproxy.model.annotations",
         "nftproxy.model.settings",
@@ -237,9 +240,10 @@ def test_no_module_leads_back_to_itself() -> None:
     graphlib.TopologicalSorter(imported).prepare()  # raises CycleError, which names the modules
 
 
-OF_EXTENSIONS = {"annotations", "feature", "rules", "words", "part"}
+OF_EXTENSIONS = {"annotations", "feature", "fields", "rules", "words", "part"}
 """The modules of an extension that have the same name in each: its annotations (model/annotations.py has their type),
-its value, its share of the rules, its words, and its part of the agent."""
+its value, its fields of the configuration (model/config_fields.py), its share of the rules, its words, and its part of
+the agent."""
 
 
 def test_each_module_name_has_one_meaning() -> None:

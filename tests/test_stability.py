@@ -27,6 +27,7 @@ from nftproxy.explanation.answer import Explanation
 from nftproxy.extensions.counts.agent import service_counts
 from nftproxy.fleet.cluster_status import ClusterStatus
 from nftproxy.installed import OPTIONS
+from nftproxy.installed_fields import FIELDS
 from nftproxy.model.annotations import NONE, Word
 from nftproxy.model.codes import Code
 from tests.conftest import CHECKOUT
@@ -58,7 +59,9 @@ LABELS = {
 def stable() -> Iterator[str]:
     """Every name of the code that is stable, after the word for its kind."""
     yield from _annotations()
-    yield from (f"configuration nftproxy.{field.encode_name}" for field in msgspec.structs.fields(Nftproxy))
+    own = (field.encode_name for field in msgspec.structs.fields(Nftproxy))
+    declared = (field.name.partition(".")[0] for field in FIELDS)
+    yield from (f"configuration nftproxy.{name}" for name in dict.fromkeys((*own, *declared)))
     yield from (f"exit {status}" for status in re.findall(r"^\| (\d) \|", _page("cli.md"), re.MULTILINE))
     for name, command in cli.commands().items():
         options = [each for each in command.params if isinstance(each, click.Option)]

@@ -13,6 +13,7 @@ from nftproxy.commands.offline import EXISTING
 from nftproxy.commands.options import CONFIG, TEMPLATES
 from nftproxy.commands.output import STRUCTURED
 from nftproxy.config.parse_config import EMPTY_CONFIG, parse_config
+from nftproxy.installed_fields import FIELDS
 from nftproxy.kernel.capabilities import probe
 from nftproxy.library import renderer
 from nftproxy.model.errors import BadInput, Problem
@@ -115,7 +116,7 @@ def _configuration(file: Path | None) -> dict[str, Any]:
         BadInput: it can't be read, or isn't valid.
     """
     raw = dict(EMPTY_CONFIG) if file is None else config_document(file)
-    parse_config(raw, str(file))
+    parse_config(raw, str(file), FIELDS)
     assert isinstance(raw, dict)
     return raw
 

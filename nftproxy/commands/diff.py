@@ -30,6 +30,7 @@ from nftproxy.commands.other_nodes import (
 )
 from nftproxy.config.parse_config import parse_config
 from nftproxy.installed import INSTALLED, OPTIONS
+from nftproxy.installed_fields import FIELDS
 from nftproxy.kernel.libnftables import Kernel
 from nftproxy.library import renderer
 from nftproxy.model.addresses import Address, Family, parse_network
@@ -134,7 +135,7 @@ def _live_pipeline(paths: tuple[Path, ...], strict: bool, agent: AgentClient, **
     refuse_given(("config_file", "ipv6_affinity"), "needs --node: without --node the agent's own configuration is used")
     facts = agent.get(NodeInputs, "/v1/node")
     (document,) = msgspec.json.decode(facts.configuration).values()
-    config, _ = parse_config(document, "the agent")
+    config, _ = parse_config(document, "the agent", FIELDS)
     wanted = options["family"]
     families = [family for family in map(Family, facts.families) if wanted in (None, family.value)]
     settings = Settings(config, Capabilities(wide_maps=facts.wide_maps), INSTALLED)

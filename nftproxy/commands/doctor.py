@@ -39,6 +39,7 @@ from nftproxy.doctor.observations import (
     Unseen,
 )
 from nftproxy.doctor.saved_iptables import SavedTables, read_saved
+from nftproxy.installed_fields import FIELDS
 from nftproxy.kernel import agent_lock, capabilities, sysctl
 from nftproxy.kernel.nfnetlink import nft_queries
 from nftproxy.kernel.nfnetlink.flowtable import other_flowtables
@@ -245,7 +246,7 @@ class NodeInspection:
     def _configuration(self, given: GivenConfig | None) -> tuple[KubeProxyConfigFacts | None, Config]:
         """kube-proxy's configuration, as given, from its process or /configz, and nftproxy's that follows from it."""
         if given is not None:
-            return read_configuration(*given, {}), _config(*given)
+            return read_configuration(*given, {}, FIELDS), _config(*given)
         document: Mapping[str, Any] = EMPTY_CONFIG
         process = next(processes.processes_called(PROGRAM), None)
         if process is None:
@@ -259,7 +260,7 @@ class NodeInspection:
             except BadInput as error:
                 self._add_unseen("kube-proxy's configuration", str(error))
                 return self._configz(), self._in_force()
-        return read_configuration(document, source, flags), _config(document, source)
+        return read_configuration(document, source, flags, FIELDS), _config(document, source)
 
     def _in_force(self) -> Config:
         """The agent's configuration, or the defaults without an agent."""
@@ -359,14 +360,14 @@ def _fetch(url: str) -> str:
 def _mapping(path: Path) -> Mapping[str, Any]:
     document = config_document(path)
     if not isinstance(document, Mapping):
-        parse_config(document, str(path))  # raises BadInput
+        parse_config(document, str(path), FIELDS)  # raises BadInput
         raise AssertionError
     return document
 
 
 def _config(document: Mapping[str, Any], source: str) -> Config:
     try:
-        return parse_config(document, source)[0]
+        return parse_config(document, source, FIELDS)[0]
     except BadInput:
         return Config()  # a check reports it
 

@@ -14,6 +14,7 @@ from nftproxy.config.parse_config import EMPTY_CONFIG, parse_config
 from nftproxy.deploy.daemonset import ALERTS, TEMPLATE, DaemonSetOptions, alerts_of, configuration, deployed, render
 from nftproxy.deploy.distributions import DISTRIBUTIONS, Distribution
 from nftproxy.deploy.reader import reader_objects
+from nftproxy.installed_fields import FIELDS
 from nftproxy.model.codes import Code
 from nftproxy.model.pod_interfaces import POD_INTERFACES, PodInterfaces, of_daemon_sets
 from nftproxy.model.settings import Config
@@ -165,7 +166,7 @@ def _config(
         base |= pods.interfaces.fields()
     elif not knows_pods:
         base["clusterCIDR"] = distribution.cluster_cidrs
-    config, warnings = parse_config(override(base, given), source, flags_by_path(given))
+    config, warnings = parse_config(override(base, given), source, FIELDS, flags_by_path(given))
     for warning in warnings:
         if warning.code is Code.PORT_OF_KUBE_PROXY:
             continue  # a canary gets other ports

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import click
 
+from nftproxy.installed_fields import FIELDS
 from nftproxy.model.settings import Config
 from nftproxy.sources.config_documents import load_config
 
@@ -40,7 +41,7 @@ def configuration(file: Path | None) -> Config:
     Raises:
         BadInput: the file can't be read, or the configuration is bad.
     """
-    config, warnings = load_config(file)
+    config, warnings = load_config(file, FIELDS)
     for warning in warnings:
         click.echo(f"warning: {warning.coded}", err=True)
     return config

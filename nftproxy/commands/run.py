@@ -27,7 +27,8 @@ from nftproxy.build import this_build
 from nftproxy.commands.options import CONFIG, TEMPLATES, Decorator, options
 from nftproxy.commands.table_removal import remove_tables
 from nftproxy.config.configz import configz
-from nftproxy.config.flags import FLAGS, OTHER_FLAGS, OWN_FLAGS, Flag, truth
+from nftproxy.config.flags import FLAGS, OTHER_FLAGS, OWN_FLAGS, Flag, flag_of, truth
+from nftproxy.installed_fields import FIELDS
 from nftproxy.kernel import sysctl
 from nftproxy.kernel.agent_lock import INHERITED
 from nftproxy.kernel.capabilities import machine_lacks, probe
@@ -63,11 +64,13 @@ CHILDREN = 4
 """Calls in child processes at the start: the probe of libnftables, the templates, the missing features, and the first
 load's check."""
 
+_OWN_FLAGS = sorted((*OWN_FLAGS, *map(flag_of, FIELDS)))
+
 
 def _as_option(flag: Flag) -> Decorator:
     """Return the option of a flag.  Its text is judged like the field of the file."""
     names = [f"--{flag.name}", *(["-v"] if flag.name == "v" else [])]
-    whose = "Of nftproxy alone" if flag in OWN_FLAGS else "As kube-proxy's"
+    whose = "Of nftproxy alone" if flag in _OWN_FLAGS else "As kube-proxy's"
     purpose = f"{whose}: {flag.path}. {flag.help}" if flag.path else f"Without effect: {flag.help}."
     if flag.is_boolean:
         return _boolean(flag.name, purpose)
@@ -104,7 +107,7 @@ def _boolean(name: str, purpose: str) -> Decorator:
     metavar="FILE",
 )
 @_boolean("version", "Print the version, and end.  --version=raw prints more of it.")
-@options(*map(_as_option, (*FLAGS, *OTHER_FLAGS, *OWN_FLAGS)))
+@options(*map(_as_option, (*FLAGS, *OTHER_FLAGS, *_OWN_FLAGS)))
 def run_command(
     config_file: Path | None,
     templates: Path | None,
@@ -125,7 +128,7 @@ def run_command(
         click.echo(_version_text(version))
         return
     given = _texts(flags)
-    file = ConfigFile(config_file, given)
+    file = ConfigFile(config_file, FIELDS, given)
     config, warnings = file.load()
     logs.set_up(config.logging)
     for warning in warnings:

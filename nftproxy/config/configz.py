@@ -7,6 +7,7 @@ from ipaddress import ip_network
 
 import msgspec
 
+from nftproxy.config.declared_fields import declared_texts
 from nftproxy.config.durations import duration_text
 from nftproxy.config.parse_config import API_VERSION, EXTERNAL_IPS_GATE, KIND, LOCALHOST_GATE
 from nftproxy.model.addresses import ANY, LOCALHOST, Family
@@ -63,20 +64,12 @@ def configz(config: Config) -> bytes:
                 },
                 "nftproxy": {
                     "masqueradeFullyRandom": config.masquerade_fully_random,
-                    "masqueradeAddress": list(map(str, config.masquerade_address)),
                     "protectedPorts": list(map(str, config.protected_ports)),
                     "externalIPCIDRs": list(map(str, config.external_ip_cidrs)),
-                    "externalAddresses": config.external_addresses.value,
-                    "ping": config.ping.value,
                     "serviceProxyName": config.service_proxy_name,
                     "startupTaint": config.startup_taint,
                     "algorithm": config.algorithm.value,
-                    "failover": sorted(each.value for each in config.failover),
-                    "serviceCounts": config.service_counts,
-                    "fastPath": {
-                        "interfaces": list(config.fast_path.interfaces),
-                        "connections": config.fast_path.connections.value,
-                    },
+                    **declared_texts(config),
                     "elementBudget": config.element_budget,
                     "agentSocket": config.agent_socket,
                 },

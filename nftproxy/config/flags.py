@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import copy
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from nftproxy.model.annotations import Word
 from nftproxy.model.codes import Code
+from nftproxy.model.config_fields import ConfigField, FieldForm
 from nftproxy.model.errors import Problem
 
 
@@ -148,28 +150,36 @@ OWN_FLAGS = (
     Flag("agent-socket", "nftproxy.agentSocket", str, "The socket for `nftproxy status` and `list`."),
     Flag("algorithm", "nftproxy.algorithm", str, "How endpoints are chosen for new connections."),
     Flag("element-budget", "nftproxy.elementBudget", _number, "Elements of all Services together."),
-    Flag(
-        "external-addresses", "nftproxy.externalAddresses", str, "closed: rejects packets to ports without a Service."
-    ),
     Flag("external-ip-cidrs", "nftproxy.externalIPCIDRs", _words, "The CIDRs in which externalIPs are served."),
-    Flag("failover", "nftproxy.failover", _words, "Failures after which connections go to other endpoints."),
-    Flag("fast-path-interfaces", "nftproxy.fastPath.interfaces", _words, "Interfaces between which packets are fast."),
-    Flag("fast-path-connections", "nftproxy.fastPath.connections", str, "Services, or All that is forwarded."),
-    Flag("masquerade-address", "nftproxy.masqueradeAddress", _words, "The source of masqueraded connections."),
     Flag("masquerade-fully-random", "nftproxy.masqueradeFullyRandom", truth, "Random source ports for TCP, too."),
-    Flag("ping", "nftproxy.ping", str, "answer: Services with a usable endpoint answer pings."),
     Flag("service-proxy-name", "nftproxy.serviceProxyName", str, "Serve just the Services with this label value."),
     Flag("startup-taint", "nftproxy.startupTaint", str, "The key of a taint to remove once all rules are loaded."),
     Flag("protected-ports", "nftproxy.protectedPorts", _words, "The node's own ports that Services can't claim."),
-    Flag("service-counts", "nftproxy.serviceCounts", truth, "Count each Service's connections."),
 )
-"""The flags that kube-proxy doesn't have."""
+"""The flags that kube-proxy doesn't have, without those of declared fields."""
 
 
-def override(raw: Mapping[str, Any], given: Mapping[str, str]) -> dict[str, Any]:
-    """Return a decoded configuration file with flags laid over it.  `given` has flags' texts by their names."""
+def flag_of(field: ConfigField[Any]) -> Flag:
+    """Return the flag of a declared field: --fast-path-interfaces for fastPath.interfaces."""
+    name = re.sub(r"\.|(?=[A-Z])", "-", field.name).lower()
+    if field.form is FieldForm.TRUTH:
+        return Flag(name, field.path, truth, field.help)
+    is_list = not isinstance(field.form, Word) or field.form.is_list
+    return Flag(name, field.path, _words if is_list else str, field.help)
+
+
+def override(
+    raw: Mapping[str, Any], given: Mapping[str, str], declared: Sequence[ConfigField[Any]] = ()
+) -> dict[str, Any]:
+    """Return a decoded configuration file with flags laid over it.
+
+    Args:
+        raw: the file.
+        given: flags' texts by their names.
+        declared: the fields that extensions declare.
+    """
     laid = copy.deepcopy(dict(raw))
-    for flag in (*FLAGS, *OWN_FLAGS):
+    for flag in (*FLAGS, *OWN_FLAGS, *map(flag_of, declared)):
         if flag.name in given:
             *sections, field = flag.path.split(".")
             place = laid
@@ -181,9 +191,10 @@ def override(raw: Mapping[str, Any], given: Mapping[str, str]) -> dict[str, Any]
     return laid
 
 
-def flags_by_path(given: Mapping[str, str]) -> dict[str, str]:
+def flags_by_path(given: Mapping[str, str], declared: Sequence[ConfigField[Any]] = ()) -> dict[str, str]:
     """Return the names of the flags that are given, by the paths of the fields that they override."""
-    return {flag.path: flag.name for flag in (*FLAGS, *OWN_FLAGS) if flag.name in given}
+    flags = (*FLAGS, *OWN_FLAGS, *map(flag_of, declared))
+    return {flag.path: flag.name for flag in flags if flag.name in given}
 
 
 def other_warnings(given: Mapping[str, str]) -> Iterator[Problem]:

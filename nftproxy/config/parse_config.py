@@ -15,22 +15,20 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from enum import Enum
 from ipaddress import ip_network
 from types import MappingProxyType
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
 
 from nftproxy.api.decode import Report, convert, show
 from nftproxy.api.validate import is_label_key, is_label_value, is_subdomain, network, node_address, several
-from nftproxy.config.address_ranges import address_ranges
+from nftproxy.config.declared_fields import Fields, declared_values, shape_with
 from nftproxy.config.durations import parse_duration
 from nftproxy.config.shapes import (
     ClientConnection,
     ConntrackSection,
     DetectLocal,
-    FastPathSection,
     Ipvs,
     KubeProxyConfiguration,
     LoggingSection,
@@ -38,8 +36,9 @@ from nftproxy.config.shapes import (
     Nftproxy,
 )
 from nftproxy.config.unused_fields import UNKNOWN, without_effect
+from nftproxy.config.values import INTERFACE, member
 from nftproxy.model.addresses import FAMILY_NAMES, Family, Network, family_of, host_port
-from nftproxy.model.annotations import Algorithm, Failover
+from nftproxy.model.annotations import Algorithm
 from nftproxy.model.codes import NOTES, Code
 from nftproxy.model.errors import BadInput, Problem
 from nftproxy.model.schedulers import replacement
@@ -51,9 +50,6 @@ from nftproxy.model.settings import (
     Config,
     Conntrack,
     DetectLocalMode,
-    ExternalAddresses,
-    FastPath,
-    FastPathScope,
     LogFormat,
     Logging,
     NodePortAddresses,
@@ -66,15 +62,17 @@ EMPTY_CONFIG = {"apiVersion": API_VERSION, "kind": KIND}
 
 _DEFAULT = Config()
 
-E = TypeVar("E", bound=Enum)
-
 
 def parse_config(
-    raw: object, source: str, flags: Mapping[str, str] = MappingProxyType({})
+    raw: object, source: str, declared: Fields, flags: Mapping[str, str] = MappingProxyType({})
 ) -> tuple[Config, list[Problem]]:
     """Parse a decoded file.  Return the configuration, and a warning for each field that is unused or unknown.
 
-    `flags` are the names of the flags that have overridden fields, by the paths of these fields.  Problems name them.
+    Args:
+        raw: the decoded file.
+        source: its name in problems.
+        declared: the fields that extensions declare (installed.py).
+        flags: the names of the flags that have overridden fields, by the paths of these fields.  Problems name them.
 
     Raises:
         BadInput: it is no KubeProxyConfiguration v1alpha1, or has wrong types or values.  Every fault is listed.
@@ -99,16 +97,17 @@ def parse_config(
             report(field, f"{show(raw.get(field))} is not {wanted}")
     if faults:  # of another kind, where the other fields mean something else
         raise BadInput(*faults)
-    given = convert(raw, KubeProxyConfiguration, report) or KubeProxyConfiguration()
-    config = _config(given, report, warn)
+    shape = shape_with(tuple(declared))
+    given = convert(raw, shape, report) or shape()
+    config = _config(given, declared, report, warn)
     if faults:
         raise BadInput(*faults)
-    for field, message in without_effect(raw, KubeProxyConfiguration, _mode(given)):
+    for field, message in without_effect(raw, shape, _mode(given)):
         warn(field, message, Code.CONFIGURATION_UNKNOWN_FIELD if message == UNKNOWN else None)
     return config, warnings
 
 
-def _config(given: KubeProxyConfiguration, report: Report, warn: Report) -> Config:
+def _config(given: KubeProxyConfiguration, declared: Fields, report: Report, warn: Report) -> Config:
     _judge_mode(given.mode, report, warn)
     local = given.detect_local or DetectLocal()
     own = given.nftproxy or Nftproxy()
@@ -146,23 +145,16 @@ def _config(given: KubeProxyConfiguration, report: Report, warn: Report) -> Conf
         oom_score_adj=_integer(given.oom_score_adj, _DEFAULT.oom_score_adj, range(-1000, 1001), "oomScoreAdj", report),
         conntrack=_conntrack(given.conntrack or ConntrackSection(), report),
         logging=_logging(given.logging or LoggingSection(), report),
-        masquerade_address=address_ranges(
-            own.masquerade_address or (), _INTERFACE.fullmatch, "nftproxy.masqueradeAddress", report
-        ),
         protected_ports=_port_ranges(own.protected_ports, "nftproxy.protectedPorts", report),
         external_ip_cidrs=several(own.external_ip_cidrs, network, "nftproxy.externalIPCIDRs", report),
-        external_addresses=_external_addresses(own, report),
-        ping=_member(own.ping, _DEFAULT.ping, "nftproxy.ping", report),
         service_proxy_name=_proxy_name(own.service_proxy_name or "", report),
         startup_taint=_taint_key(own.startup_taint or "", report),
         algorithm=_algorithm(given, report, warn),
-        failover=frozenset(several(own.failover, _failover, "nftproxy.failover", report)),
-        service_counts=bool(own.service_counts),
-        fast_path=_fast_path(own.fast_path or FastPathSection(), report),
         element_budget=_integer(
             own.element_budget, _DEFAULT.element_budget, range(1_000, 1_000_000_001), "nftproxy.elementBudget", report
         ),
         agent_socket=_socket_path(own.agent_socket, "nftproxy.agentSocket", report),
+        declared=declared_values(given.nftproxy, declared, report),
     )
     _judge_ports(config, warn)
     return config
@@ -187,49 +179,16 @@ def _taint_key(key: str, report: Report) -> str:
     return key
 
 
-def _external_addresses(own: Nftproxy, report: Report) -> ExternalAddresses:
-    """Parse the word.  Ranges must say which addresses are Services' alone: authors of Services can claim any other."""
-    path = "nftproxy.externalAddresses"
-    word = _member(own.external_addresses, _DEFAULT.external_addresses, path, report)
-    if word is ExternalAddresses.CLOSED and not own.external_ip_cidrs:
-        report(path, "closed needs nftproxy.externalIPCIDRs: ranges that nothing but Services uses")
-    return word
-
-
 def _algorithm(given: KubeProxyConfiguration, report: Report, warn: Report) -> Algorithm:
     """Parse the algorithm of Services without the annotation.  In IPVS mode the scheduler is the default, if named."""
     own = (given.nftproxy or Nftproxy()).algorithm
     scheduler = (given.ipvs or Ipvs()).scheduler
     if own or given.mode != "ipvs" or not scheduler:
-        return _member(own, _DEFAULT.algorithm, "nftproxy.algorithm", report)
+        return member(own, _DEFAULT.algorithm, "nftproxy.algorithm", report)
     algorithm, difference = replacement(scheduler)
     text = f"{show(scheduler)} becomes nftproxy.algorithm: {algorithm.value}"
     warn("ipvs.scheduler", f"{text}, where {difference}" if difference else text, Code.IPVS_SCHEDULER)
     return algorithm
-
-
-def _failover(value: object, path: str, report: Report) -> Failover | None:
-    """Parse a failure of endpoints.  The annotation of Services has the same words."""
-    found = next((each for each in Failover if each.value == value), None)
-    if found is None:
-        report(path, f"{show(value)} is not one of {', '.join(each.value for each in Failover)}")
-    return found
-
-
-def _fast_path(given: FastPathSection, report: Report) -> FastPath:
-    return FastPath(
-        several(given.interfaces, _interfaces, "nftproxy.fastPath.interfaces", report),
-        _member(given.connections, FastPathScope.SERVICES, "nftproxy.fastPath.connections", report),
-    )
-
-
-def _interfaces(value: object, path: str, report: Report) -> str | None:
-    """Parse the name of an interface, or the beginning of names, which ends with a star."""
-    name = value.removesuffix("*") if isinstance(value, str) else ""
-    if value != "*" and not _INTERFACE.fullmatch(name):
-        report(path, f"{show(value)} is not an interface's name, or the beginning of names and a star, as in veth*")
-        return None
-    return str(value)
 
 
 def _judge_ports(config: Config, warn: Report) -> None:
@@ -349,7 +308,7 @@ def _sync_periods(given: KubeProxyConfiguration, report: Report) -> tuple[float,
 
 
 def _detect_local_mode(value: str | None, local: DetectLocal, report: Report) -> DetectLocalMode:
-    mode = _member(value, DetectLocalMode.CLUSTER_CIDR, "detectLocalMode", report)
+    mode = member(value, DetectLocalMode.CLUSTER_CIDR, "detectLocalMode", report)
     if mode is DetectLocalMode.BRIDGE_INTERFACE and not local.bridge_interface:
         report("detectLocal.bridgeInterface", "is missing, and detectLocalMode BridgeInterface needs it")
     if mode is DetectLocalMode.INTERFACE_NAME_PREFIX and not local.interface_name_prefix:
@@ -407,7 +366,7 @@ def _feature_gates(given: dict[str, object], report: Report, warn: Report) -> di
 
 def _logging(given: LoggingSection, report: Report) -> Logging:
     return Logging(
-        _member(given.format, LogFormat.TEXT, "logging.format", report),
+        member(given.format, LogFormat.TEXT, "logging.format", report),
         _integer(given.verbosity, _DEFAULT.logging.verbosity, _COUNTS, "logging.verbosity", report),
     )
 
@@ -420,14 +379,9 @@ def _hostname(text: str, report: Report) -> str:
     return name
 
 
-_INTERFACE = re.compile(r"(?!\.{1,2}\Z)[A-Za-z0-9_.@-]{1,15}")
-"""The names of interfaces that the kernel takes (IFNAMSIZ, dev_valid_name), without characters that nft or a shell
-would interpret: quotes, stars, other signs, anything beyond ASCII."""
-
-
 def _interface(value: str | None, path: str, report: Report, *, longest: int = 15) -> str:
     """Parse an interface's name or its prefix, which has to leave room for the star that nft writes after it."""
-    if value and (not _INTERFACE.fullmatch(value) or len(value) > longest):
+    if value and (not INTERFACE.fullmatch(value) or len(value) > longest):
         report(path, f"{show(value)} is not an interface's name (1 to {longest} of A-Z a-z 0-9 _ . @ -)")
     return value or ""
 
@@ -443,14 +397,6 @@ def _address_and_port(text: str, default_port: int, path: str, report: Report) -
     if not 1 <= port <= 65535:
         report(path, f"{port} is not a port from 1 to 65535")
     return host_port(host or "", port)
-
-
-def _member(value: str | None, default: E, path: str, report: Report) -> E:
-    """Return the member of an Enum with this value, or the default for an empty value."""
-    members = {each.value: each for each in type(default)}
-    if value and value not in members:
-        report(path, f"{show(value)} is not one of {', '.join(members)}")
-    return members.get(value, default)
 
 
 _COUNTS = range(2**31)

@@ -57,28 +57,15 @@ class ConntrackSection(Shape):
     udp_stream_timeout: object = None
 
 
-class FastPathSection(Shape):
-    """The fast path of established connections."""
-
-    interfaces: list[object] | None = None
-    connections: str | None = None
-
-
 class Nftproxy(Shape):
-    """The fields that kube-proxy doesn't have."""
+    """The fields that kube-proxy doesn't have, without those that extensions declare (declared_fields.py)."""
 
     masquerade_fully_random: bool | None = None
-    masquerade_address: list[object] | None = None
     protected_ports: list[object] | None = None
     external_ip_cidrs: list[object] | None = None
-    external_addresses: str | None = None
-    ping: str | None = None
     service_proxy_name: str | None = None
     startup_taint: str | None = None
     algorithm: str | None = None
-    failover: list[object] | None = None
-    service_counts: bool | None = None
-    fast_path: FastPathSection | None = None
     element_budget: int | None = None
     agent_socket: str | None = None
 

@@ -145,7 +145,8 @@ SHOWN = frozenset(
 
 def configuration(config: Config) -> Json:
     """Return the configuration as a file has it: the fields that differ from the default, and those in `SHOWN`."""
-    found = _differing(_document(config), _document(Config()))
+    default = Config(declared=tuple((field, field.default) for field, _ in config.declared))
+    found = _differing(_document(config), _document(default))
     return {name: value for name, value in found.items() if value not in ("", {})}
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 
+from nftproxy.config.declared_fields import Fields
 from nftproxy.config.flags import FLAGS, other_warnings, override
 from nftproxy.config.parse_config import API_VERSION, parse_config
 from nftproxy.doctor.observations import KubeProxyConfigFacts, KubeProxyMetrics
@@ -24,11 +25,13 @@ LOCALHOST_ACCEPTED = "kubeproxy_iptables_localhost_nodeports_accepted_packets_to
 """Metrics of kube-proxy 1.31 and later, in iptables mode (pkg/proxy/metrics)."""
 
 
-def read_configuration(document: Mapping[str, object], source: str, flags: Mapping[str, str]) -> KubeProxyConfigFacts:
-    """Read a KubeProxyConfiguration, overridden by flags (text by name)."""
+def read_configuration(
+    document: Mapping[str, object], source: str, flags: Mapping[str, str], declared: Fields
+) -> KubeProxyConfigFacts:
+    """Read a KubeProxyConfiguration, overridden by flags (text by name), with the fields that extensions declare."""
     laid = override(document, {name: text for name, text in flags.items() if name != "config"})
     try:
-        _, problems = parse_config(laid, source)
+        _, problems = parse_config(laid, source, declared)
         faults: Iterable[object] = ()
     except BadInput as error:
         problems, faults = [], error.problems

@@ -1,6 +1,6 @@
 """Annotations of nftproxy's own: how each is declared, and the typed values that objects have by them.
 
-An `Option` declares an annotation, and is the key by which its value is read: `service.options[FAILOVER]`.  It has the
+An `Option` declares an annotation, and is the key by which its value is read: `service.options[ALGORITHM]`.  It has the
 form of the annotation's values, and its effect.  An extension declares its options in its own folder, and lists them in
 its `Extension`.  The parsers (api/annotation_parsers.py), the table in docs/semantics.md and the clusters of
 `conformance` follow these declarations.
@@ -40,14 +40,6 @@ class Algorithm(KeyEnum):
     SOURCE_HASH_WITH_PORT = "source-hash-with-port"
     CONSISTENT_HASH = "consistent-hash"
     CONSISTENT_HASH_WITH_PORT = "consistent-hash-with-port"
-
-
-class Failover(Enum):
-    """The failures of an endpoint after which its connections go to other endpoints."""
-
-    SILENT = "silent"
-    REFUSED = "refused"
-    GONE = "gone"
 
 
 NONE = "none"

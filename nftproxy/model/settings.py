@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Mapping
 from enum import Enum
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeVar, cast
 
 import msgspec
 
-from nftproxy.model.addresses import Address, AddressRange, Family, Network
-from nftproxy.model.annotations import Algorithm, Failover
+from nftproxy.model.addresses import Address, Family, Network
+from nftproxy.model.annotations import Algorithm
+from nftproxy.model.config_fields import ConfigField
 
 # The ports that kube-proxy has (pkg/cluster/ports).
 HEALTHZ_PORT = 10256
@@ -28,6 +29,12 @@ AGENT_SOCKET = "/run/nftproxy/agent.sock"
 ELEMENT_BUDGET = 600_000
 """The default budget of elements of all Services together (policy/budget.py).  100,000 Services of two endpoints have
 500,000.  docs/limits.md has the memory of an agent at this budget."""
+
+
+T = TypeVar("T")
+
+Values = tuple[tuple[ConfigField[Any], object], ...]
+"""Fields that extensions declare, with their values."""
 
 
 class DetectLocalMode(Enum):
@@ -65,54 +72,12 @@ class Logging(msgspec.Struct, frozen=True):
     verbosity: int = 0  # as klog's: 0 for important lines, 4 for each step, 6 for each request, 8 for everything
 
 
-class FastPathScope(Enum):
-    """The connections that the fast path takes (nftproxy.fastPath.connections)."""
-
-    SERVICES = "Services"  # whose destination is translated
-    ALL = "All"  # that the node forwards
-
-
-class FastPath(msgspec.Struct, frozen=True):
-    """The fast path of established connections.  Without interfaces it is off."""
-
-    interfaces: tuple[str, ...] = ()  # names, or the beginning of names and a star
-    connections: FastPathScope = FastPathScope.SERVICES
-
-    def chosen(self, present: Iterable[str]) -> list[str]:
-        """Return the present interfaces that are chosen, whole names before prefixes.  Loopback is left out."""
-        fitting = {name for name in present if name in self.interfaces or name.startswith(self.beginnings)} - {"lo"}
-        return sorted(fitting, key=lambda name: (name not in self.interfaces, name))
-
-    @property
-    def beginnings(self) -> tuple[str, ...]:
-        """The prefixes of names, the shortest first, without those that begin with another prefix."""
-        beginnings: list[str] = []
-        for each in sorted((name[:-1] for name in self.interfaces if name.endswith("*")), key=len):
-            if not each.startswith(tuple(beginnings)):
-                beginnings.append(each)
-        return tuple(beginnings)
-
-
 class NodePortAddresses(msgspec.Struct, frozen=True):
     """The addresses that serve node ports (nodePortAddresses, KEP-3866 and KEP-6032): the sum of these fields."""
 
     primary: bool = True  # the node's own address of each family
     networks: tuple[Network, ...] = ()  # the addresses of the node's interfaces that are in a network
     localhost: frozenset[Family] = frozenset()  # 127.0.0.1 or ::1, for TCP, in these families
-
-
-class ExternalAddresses(Enum):
-    """What becomes of packets to an external address at a port that no Service has (nftproxy.externalAddresses)."""
-
-    OPEN = "open"
-    CLOSED = "closed"
-
-
-class Ping(Enum):
-    """What becomes of pings (ICMP echo requests) to addresses of Services (nftproxy.ping)."""
-
-    REJECT = "reject"
-    ANSWER = "answer"
 
 
 class PortRange(NamedTuple):
@@ -149,7 +114,6 @@ class Config(msgspec.Struct, frozen=True):
     masquerade_all: bool = False  # masquerade all connections to ClusterIPs
     masquerade_bit: int = 14  # the bit of the packet mark, from 0, the lowest
     masquerade_fully_random: bool = False  # random source ports for TCP too, as kube-proxy has them
-    masquerade_address: tuple[AddressRange | str, ...] = ()  # the source, or interfaces, () for the kernel's choice
     detect_local_mode: DetectLocalMode = DetectLocalMode.CLUSTER_CIDR
     cluster_cidrs: tuple[Network, ...] = ()  # the ranges of the cluster's pods, at most one a family
     bridge_interface: str = ""  # for the mode BridgeInterface
@@ -170,31 +134,24 @@ class Config(msgspec.Struct, frozen=True):
     logging: Logging = Logging()
     protected_ports: tuple[PortRange, ...] = PROTECTED_PORTS  # the node keeps them against any Service
     external_ip_cidrs: tuple[Network, ...] = ()  # the only ranges whose externalIPs are served, all if empty
-    external_addresses: ExternalAddresses = ExternalAddresses.OPEN  # in `external_ip_cidrs`, of both kinds
-    ping: Ping = Ping.REJECT  # at ClusterIPs, and at external addresses in `external_ip_cidrs`
     agent_socket: str = AGENT_SOCKET  # the path of the Unix socket for commands such as `nftproxy status`, "" for none
     service_proxy_name: str = ""  # the value of the label PROXY_NAME of Services to serve, "" for no label
     startup_taint: str = ""  # the key of a taint to remove from the Node once all rules are loaded, "" for none
     algorithm: Algorithm = Algorithm.RANDOM  # of Services without the annotation
-    failover: frozenset[Failover] = frozenset()  # of Services without the annotation
-    service_counts: bool = False  # count the connections of each Service port
-    fast_path: FastPath = FastPath()
     element_budget: int = ELEMENT_BUDGET  # elements of all Services together, divided between the namespaces
+    declared: Values = ()  # the values of the fields that extensions declare
 
-    @property
-    def closes_external_addresses(self) -> bool:
-        """Whether ports without a Service are closed at external addresses."""
-        return self.external_addresses is ExternalAddresses.CLOSED
+    def __getitem__(self, field: ConfigField[T]) -> T:
+        """Return the value of a declared field."""
+        found = (value for each, value in self.declared if each.name == field.name)
+        return cast("T", next(found, field.default))
 
-    @property
-    def tells_external_addresses(self) -> bool:
-        """Whether the rules distinguish external addresses that only Services use."""
-        return self.closes_external_addresses or self.answers_pings
-
-    @property
-    def answers_pings(self) -> bool:
-        """Whether Services' addresses answer pings."""
-        return self.ping is Ping.ANSWER
+    def having(self, values: Mapping[ConfigField[Any], object]) -> Config:
+        """Return the configuration with other values of declared fields."""
+        kept = {each.name: (each, value) for each, value in self.declared}
+        return msgspec.structs.replace(
+            self, declared=tuple((kept | {each.name: (each, value) for each, value in values.items()}).values())
+        )
 
     @property
     def is_canary(self) -> bool:

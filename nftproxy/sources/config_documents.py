@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from nftproxy.api.parse import objects_in
+from nftproxy.config.declared_fields import Fields
 from nftproxy.config.flags import flags_by_path, other_warnings, override
 from nftproxy.config.parse_config import EMPTY_CONFIG, KIND, parse_config
 from nftproxy.model.codes import Code
@@ -35,12 +36,17 @@ class KubeProxySettings(NamedTuple):
 
 
 def load_config(
-    path: Path | None, flags: Mapping[str, str] = MappingProxyType({}), *, content: bytes | None = None
+    path: Path | None,
+    declared: Fields,
+    flags: Mapping[str, str] = MappingProxyType({}),
+    *,
+    content: bytes | None = None,
 ) -> tuple[Config, list[Problem]]:
     """Load the KubeProxyConfiguration in a YAML or JSON file.  Return warnings about its unused and unknown fields too.
 
     Args:
         path: the file, None for the defaults.
+        declared: the fields that extensions declare (installed.py).
         flags: texts of kube-proxy's flags by their names (flags.py), which override fields.
         content: the content of the file if it was read before.
 
@@ -48,8 +54,9 @@ def load_config(
         BadInput: the file can't be read, or isn't a single document, or the configuration is wrong, with every fault.
     """
     raw = EMPTY_CONFIG if path is None else config_document(path, content)
-    overridden = override(raw, flags) if isinstance(raw, Mapping) else raw
-    config, warnings = parse_config(overridden, "flags" if path is None else str(path), flags_by_path(flags))
+    overridden = override(raw, flags, declared) if isinstance(raw, Mapping) else raw
+    source = "flags" if path is None else str(path)
+    config, warnings = parse_config(overridden, source, declared, flags_by_path(flags, declared))
     return config, [*warnings, *other_warnings(flags)]
 
 

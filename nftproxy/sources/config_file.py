@@ -21,6 +21,7 @@ from types import MappingProxyType
 
 from asyncinotify import Inotify, Mask
 
+from nftproxy.config.declared_fields import Fields
 from nftproxy.model.errors import BadInput, Problem
 from nftproxy.model.settings import Config
 from nftproxy.sources.config_documents import load_config, unusable
@@ -53,12 +54,13 @@ HANDED_OVER = "NFTPROXY_CONFIGURATION"
 class ConfigFile:
     """A configuration, from a file or from flags alone."""
 
-    def __init__(self, path: Path | None, flags: Mapping[str, str] = MappingProxyType({})) -> None:
+    def __init__(self, path: Path | None, declared: Fields, flags: Mapping[str, str] = MappingProxyType({})) -> None:
         """Take the content that the previous program image has handed over, or else read the file.
 
-        `changes` reports later changes of the file.
+        `declared` are the fields that extensions declare.  `changes` reports later changes of the file.
         """
         self._path = path
+        self._declared = declared
         self._flags = flags
         self._is_standard_input = path == STANDARD_INPUT
         handed_over = _handed_over()
@@ -72,7 +74,7 @@ class ConfigFile:
         """
         if isinstance(self._content, str):
             raise BadInput(unusable(self._path, self._content))
-        return load_config(self._path, self._flags, content=self._content)
+        return load_config(self._path, self._declared, self._flags, content=self._content)
 
     def hand_over(self) -> None:
         """Keep the content for the next program image of this process, in a file descriptor that must stay open.

@@ -20,7 +20,8 @@ from nftproxy.api.annotation_parsers import (
 )
 from nftproxy.api.parse import parse_json
 from nftproxy.installed import OPTIONS
-from nftproxy.model.annotations import ALGORITHM, PLAIN, WEIGHT, WEIGHTS, Algorithm, Failover, Form, Options, Rate, Word
+from nftproxy.model.addresses import Family
+from nftproxy.model.annotations import ALGORITHM, PLAIN, WEIGHT, WEIGHTS, Algorithm, Form, Options, Rate, Word
 from nftproxy.model.codes import Code
 from nftproxy.model.errors import Problem
 from nftproxy.model.objects import EndpointSlice, Service
@@ -126,8 +127,8 @@ MOST = ",".join(f"zone:z{number:02}=1" for number in range(MOST_ZONES))
         (Form.RATE, "20, burst=41", Rate(20, 100)),
         (Form.RATE, "19,burst=1", Rate(20, 20)),
         (Form.RATE, "20,burst=200", Rate(20, 200)),
-        (Word(Failover, is_list=True), "silent", frozenset({Failover.SILENT})),
-        (Word(Failover, is_list=True), "none", frozenset()),
+        (Word(Family, is_list=True), "ip6", frozenset({Family.IPV6})),
+        (Word(Family, is_list=True), "none", frozenset()),
         *((Word(Algorithm), each.value, each) for each in Algorithm),
     ],
 )
@@ -157,7 +158,7 @@ def test_good_values(form: Form | Word, text: str, value: object) -> None:
         (Form.RATE, "20,burst=", "is '', not a number from 1 to 200"),
         (Form.RATE, "20,burst=201", "is '201', not a number from 1 to 200"),
         (Form.RATE, "20,burst=40,burst=40", "is '40,burst=40', not a number from 1 to 200"),
-        (Word(Failover, is_list=True), "Silent", "is 'Silent', not one of silent, refused, gone"),
+        (Word(Family, is_list=True), "IP", "is 'IP', not one of ip, ip6"),
     ],
 )
 def test_bad_values(form: Form | Word, text: str, reason: str) -> None:

@@ -14,6 +14,7 @@ import yaml
 from nftproxy import __version__
 from nftproxy.config.parse_config import parse_config
 from nftproxy.deploy.distributions import DISTRIBUTIONS
+from nftproxy.installed_fields import FIELDS
 from nftproxy.kernel.sysctl import OOM_SCORE_ADJ, wanted
 from nftproxy.model.addresses import Family
 from nftproxy.model.objects import Node
@@ -62,7 +63,7 @@ class Made(NamedTuple):
         """Parse a text, whose configuration has no unknown field and none without effect."""
         objects = {each["kind"]: each for each in yaml.safe_load_all(text)}
         (file,) = objects["ConfigMap"]["data"].values()
-        config, warnings = parse_config(yaml.safe_load(file), "config.yaml")
+        config, warnings = parse_config(yaml.safe_load(file), "config.yaml", FIELDS)
         assert warnings == []
         return cls(objects, config)
 

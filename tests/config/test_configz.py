@@ -8,28 +8,20 @@ import pytest
 
 from nftproxy.config.configz import changed_fields, configz
 from nftproxy.config.parse_config import parse_config
+from nftproxy.extensions.fast_path.fields import FastPathScope
+from nftproxy.installed_fields import FIELDS
 from nftproxy.model.addresses import Address, AddressRange, parse_network
-from nftproxy.model.settings import (
-    Config,
-    Conntrack,
-    DetectLocalMode,
-    FastPath,
-    FastPathScope,
-    LogFormat,
-    Logging,
-    NodePortAddresses,
-    PortRange,
-)
-from tests.support.factories import node_port_addresses
+from nftproxy.model.settings import Config, Conntrack, DetectLocalMode, LogFormat, Logging, NodePortAddresses, PortRange
+from tests.support.factories import full_config, node_port_addresses
 
 CONFIGS = {
-    "default": Config(),
-    "one localhost": Config(node_port_addresses=node_port_addresses("all", "127.0.0.1/32")),
-    "the other localhost": Config(node_port_addresses=node_port_addresses("::1/128")),
-    "no localhost, by its feature gate": Config(
+    "default": full_config(),
+    "one localhost": full_config(node_port_addresses=node_port_addresses("all", "127.0.0.1/32")),
+    "the other localhost": full_config(node_port_addresses=node_port_addresses("::1/128")),
+    "no localhost, by its feature gate": full_config(
         node_port_addresses=NodePortAddresses(primary=False), allow_localhost_node_ports=False
     ),
-    "other": Config(
+    "other": full_config(
         masquerade_all=True,
         masquerade_bit=7,
         masquerade_fully_random=True,
@@ -55,8 +47,9 @@ CONFIGS = {
         service_proxy_name="canary",
         startup_taint="nftproxy.dev/not-ready",
         service_counts=True,
-        fast_path=FastPath(("eth0", "veth*"), FastPathScope.ALL),
         masquerade_address=(AddressRange(Address("192.0.2.1"), Address("192.0.2.4")), "eth1"),
+        fast_path_interfaces=("eth0", "veth*"),
+        fast_path_connections=FastPathScope.ALL,
         agent_socket="",
     ),
 }
@@ -67,16 +60,16 @@ def test_configz(config: Config) -> None:
     """Parsing /configz as a configuration file gives the configuration in force, under its API group."""
     told = json.loads(configz(config))
     assert list(told) == ["kubeproxy.config.k8s.io"]
-    assert parse_config(told["kubeproxy.config.k8s.io"], "configz") == (config, [])
+    assert parse_config(told["kubeproxy.config.k8s.io"], "configz", FIELDS) == (config, [])
 
 
 def test_changed_fields_are_named_with_both_values() -> None:
     """Each field that differs is named by its path in the file, and the same configuration has none."""
-    changed = changed_fields(Config(), Config(sync_period=10.0, oom_score_adj=-5, startup_taint="a/b"))
+    changed = changed_fields(full_config(), full_config(sync_period=10.0, oom_score_adj=-5, startup_taint="a/b"))
     assert changed == [
         "oomScoreAdj from -999 to -5",
         'nftables.syncPeriod from "30s" to "10s"',
         'nftproxy.startupTaint from "" to "a/b"',
     ]
-    assert changed_fields(Config(), Config()) == []
+    assert changed_fields(full_config(), full_config()) == []
     assert len(changed_fields(CONFIGS["default"], CONFIGS["other"])) > 20

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import pytest
 
-from nftproxy.config.flags import FLAGS, OTHER_FLAGS, OWN_FLAGS, flags_by_path, override, truth
+from nftproxy.config.flags import FLAGS, OTHER_FLAGS, OWN_FLAGS, flag_of, flags_by_path, override, truth
 from nftproxy.config.parse_config import parse_config
+from nftproxy.installed_fields import FIELDS
 from nftproxy.model.errors import BadInput
 
+DECLARED = [flag_of(field) for field in FIELDS]
 HEAD = {"apiVersion": "kubeproxy.config.k8s.io/v1alpha1", "kind": "KubeProxyConfiguration"}
 
 
 def test_each_flag_has_one_row() -> None:
     """No flag is listed twice, and all flags but `OTHER_FLAGS` have a field."""
-    names = [flag.name for flag in (*FLAGS, *OTHER_FLAGS, *OWN_FLAGS)]
+    names = [flag.name for flag in (*FLAGS, *OTHER_FLAGS, *OWN_FLAGS, *DECLARED)]
     assert len(names) == len(set(names))
-    assert all(flag.path for flag in (*FLAGS, *OWN_FLAGS))
+    assert all(flag.path for flag in (*FLAGS, *OWN_FLAGS, *DECLARED))
     assert not any(flag.path for flag in OTHER_FLAGS)
 
 
@@ -38,7 +40,7 @@ def test_flags_of_our_own_say_what_the_section_says() -> None:
         "element-budget": "700000",
         "agent-socket": "/tmp/agent.sock",
     }
-    assert given.keys() == {flag.name for flag in OWN_FLAGS}
+    assert given.keys() == {flag.name for flag in (*OWN_FLAGS, *DECLARED)}
     section = {
         "masqueradeFullyRandom": True,
         "protectedPorts": [22, "2379-2380"],
@@ -55,16 +57,21 @@ def test_flags_of_our_own_say_what_the_section_says() -> None:
         "elementBudget": 700_000,
         "agentSocket": "/tmp/agent.sock",
     }
-    assert parse_config(override(HEAD, given), "f") == parse_config({**HEAD, "nftproxy": section}, "f")
-    bad = {"protected-ports": "ssh"}
-    with pytest.raises(BadInput, match=r"^NFT102: --protected-ports: 'ssh' is not a port"):
-        parse_config(override(HEAD, bad), "f", flags_by_path(bad))
+    assert parse_config(override(HEAD, given, FIELDS), "f", FIELDS) == parse_config(
+        {**HEAD, "nftproxy": section}, "f", FIELDS
+    )
+    for bad, why in (
+        ({"protected-ports": "ssh"}, "--protected-ports: 'ssh' is not a port"),
+        ({"fast-path-interfaces": "a b"}, "--fast-path-interfaces: 'a b' is not an interface's name"),
+    ):
+        with pytest.raises(BadInput, match=f"^NFT102: {why}"):
+            parse_config(override(HEAD, bad, FIELDS), "f", FIELDS, flags_by_path(bad, FIELDS))
 
 
 def test_a_flag_goes_before_the_file() -> None:
     """A flag overrides its own field of the file, and leaves the section's other fields alone."""
     raw = {**HEAD, "conntrack": {"min": 5, "maxPerCore": 6}}
-    config, _ = parse_config(override(raw, {"conntrack-min": "7"}), "f")
+    config, _ = parse_config(override(raw, {"conntrack-min": "7"}), "f", FIELDS)
     assert (config.conntrack.min, config.conntrack.max_per_core) == (7, 6)
     assert raw["conntrack"] == {"min": 5, "maxPerCore": 6}
 
@@ -83,7 +90,7 @@ def test_a_flag_goes_before_the_file() -> None:
 def test_a_bad_text_is_refused_like_the_file(name: str, text: str) -> None:
     """A flag can't have a value that the file can't have."""
     with pytest.raises(BadInput, match=repr(text)):
-        parse_config(override(HEAD, {name: text}), "flags")
+        parse_config(override(HEAD, {name: text}), "flags", FIELDS)
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,11 @@ from hypothesis import strategies as st
 
 from nftproxy.api.decode import show
 from nftproxy.config.parse_config import parse_config
+from nftproxy.extensions.external_addresses.fields import ExternalAddresses, Ping
+from nftproxy.extensions.failover.annotations import Failover
+from nftproxy.installed_fields import FIELDS
 from nftproxy.model.addresses import Address, AddressRange, Family, parse_network
-from nftproxy.model.annotations import Algorithm, Failover
+from nftproxy.model.annotations import Algorithm
 from nftproxy.model.codes import Code
 from nftproxy.model.errors import BadInput, Problem
 from nftproxy.model.settings import (
@@ -20,15 +23,12 @@ from nftproxy.model.settings import (
     Config,
     Conntrack,
     DetectLocalMode,
-    ExternalAddresses,
-    FastPath,
     LogFormat,
     Logging,
     NodePortAddresses,
-    Ping,
     PortRange,
 )
-from tests.support.factories import networks
+from tests.support.factories import full_config, networks
 
 HEAD = {"apiVersion": "kubeproxy.config.k8s.io/v1alpha1", "kind": "KubeProxyConfiguration"}
 
@@ -64,7 +64,7 @@ winkernel: {enableDSR: false, networkName: "", sourceVip: ""}
 
 def read(**fields: object) -> Config:
     """The configuration with these fields, which must be good and known."""
-    config, warnings = parse_config(HEAD | fields, "")
+    config, warnings = parse_config(HEAD | fields, "", FIELDS)
     assert warnings == []
     return config
 
@@ -72,19 +72,19 @@ def read(**fields: object) -> Config:
 def faults(**fields: object) -> list[str]:
     """The faults of these fields."""
     with pytest.raises(BadInput) as caught:
-        parse_config(HEAD | fields, "")
+        parse_config(HEAD | fields, "", FIELDS)
     return [f"{problem.field}: {problem.message}" for problem in caught.value.problems]
 
 
 def test_defaults() -> None:
     """Nothing said is kube-proxy's defaults."""
-    assert read() == Config()
+    assert read() == full_config()
 
 
 def test_what_kubeadm_writes() -> None:
     """Fields that are null, empty or zero count as absent, fields of other modes are known, and an empty mode warns."""
-    config, warnings = parse_config(KUBEADM, "")
-    assert config == Config(
+    config, warnings = parse_config(KUBEADM, "", FIELDS)
+    assert config == full_config(
         kubeconfig="/var/lib/kube-proxy/kubeconfig.conf", cluster_cidrs=(parse_network("10.244.0.0/16"),)
     )
     assert [(each.code, each.field) for each in warnings] == [(Code.MODE_AS_NFTABLES, "mode")]
@@ -131,7 +131,7 @@ def test_every_field() -> None:
             "agentSocket": "/run/other.sock",
         },
     )
-    assert config == Config(
+    assert config == full_config(
         masquerade_all=True,
         masquerade_bit=31,
         masquerade_fully_random=True,
@@ -159,7 +159,7 @@ def test_every_field() -> None:
         algorithm=Algorithm.SOURCE_HASH,
         failover=frozenset({Failover.SILENT}),
         service_counts=True,
-        fast_path=FastPath(("eth0", "veth*", "*")),
+        fast_path_interfaces=("eth0", "veth*", "*"),
         masquerade_address=(
             AddressRange(Address("192.0.2.1"), Address("192.0.2.4")),
             AddressRange(Address("2001:db8::1"), Address("2001:db8::1")),
@@ -185,13 +185,13 @@ def test_every_field() -> None:
 def test_the_scheduler_of_ipvs_mode(scheduler: str, algorithm: Algorithm | None) -> None:
     """In IPVS mode a named scheduler is the default algorithm, with a warning.  A named algorithm goes before it."""
     given = HEAD | {"mode": "ipvs", "ipvs": {"scheduler": scheduler}}
-    config, warnings = parse_config(given, "")
+    config, warnings = parse_config(given, "", FIELDS)
     assert config.algorithm is (algorithm or Algorithm.RANDOM)
     said = [each.message for each in warnings if each.code is Code.IPVS_SCHEDULER]
     assert [message.partition(", where")[0] for message in said] == (
         [f"{scheduler!r} becomes nftproxy.algorithm: {algorithm.value}"] if algorithm else []
     )
-    config, warnings = parse_config(given | {"nftproxy": {"algorithm": "consistent-hash"}}, "")
+    config, warnings = parse_config(given | {"nftproxy": {"algorithm": "consistent-hash"}}, "", FIELDS)
     assert config.algorithm is Algorithm.CONSISTENT_HASH
     assert Code.IPVS_SCHEDULER not in [each.code for each in warnings]
 
@@ -199,7 +199,7 @@ def test_the_scheduler_of_ipvs_mode(scheduler: str, algorithm: Algorithm | None)
 def test_old_spellings_are_read_with_a_warning() -> None:
     """Addresses and ranges that kube-proxy reads as decimal are read likewise, and a warning names the value."""
     given = {"clusterCIDR": "010.1.0.0/16", "nodePortAddresses": ["::ffff:192.168.0.0/112"], "bindAddress": "010.0.0.1"}
-    config, warnings = parse_config(HEAD | given, "")
+    config, warnings = parse_config(HEAD | given, "", FIELDS)
     assert config.cluster_cidrs == (parse_network("10.1.0.0/16"),)
     assert config.node_port_addresses.networks == (parse_network("192.168.0.0/16"),)
     assert config.bind_address == "10.0.0.1"
@@ -212,7 +212,7 @@ def test_old_spellings_are_read_with_a_warning() -> None:
 
 def test_a_scheduler_counts_in_ipvs_mode_alone() -> None:
     """In other modes the scheduler has no effect."""
-    config, warnings = parse_config(HEAD | {"mode": "nftables", "ipvs": {"scheduler": "sh"}}, "")
+    config, warnings = parse_config(HEAD | {"mode": "nftables", "ipvs": {"scheduler": "sh"}}, "", FIELDS)
     assert config.algorithm is Algorithm.RANDOM
     assert [(each.field, each.code) for each in warnings] == [("ipvs.scheduler", Code.CONFIGURATION_UNUSED)]
 
@@ -430,7 +430,9 @@ def test_interface_names(name: str) -> None:
 def test_all_faults_in_one_go() -> None:
     """Every fault is listed, not only the first, each with the file and the path."""
     with pytest.raises(BadInput) as caught:
-        parse_config(HEAD | {"mode": "win", "oomScoreAdj": 5000, "nftables": {"masqueradeAll": 1}}, "proxy.yaml")
+        parse_config(
+            HEAD | {"mode": "win", "oomScoreAdj": 5000, "nftables": {"masqueradeAll": 1}}, "proxy.yaml", FIELDS
+        )
     assert str(caught.value).splitlines() == [
         "NFT102: proxy.yaml: KubeProxyConfiguration: nftables.masqueradeAll: 1 is not true or false",
         "NFT102: proxy.yaml: KubeProxyConfiguration: mode: 'win' is not a mode of Linux: "
@@ -457,7 +459,7 @@ def test_all_faults_in_one_go() -> None:
 def test_another_kind_of_file(raw: object, problems: list[str]) -> None:
     """A file that is no KubeProxyConfiguration v1alpha1 is an error, and nothing else of it is read."""
     with pytest.raises(BadInput) as caught:
-        parse_config(raw, "f")
+        parse_config(raw, "f", FIELDS)
     assert str(caught.value).splitlines() == problems
 
 
@@ -471,8 +473,8 @@ def test_unknown_fields_are_warned_of() -> None:
         "logging": {"options": {"y": {}}},
     }
     fields = ("Mode", "nftables.fast", "winkernel.x", r"'a\nb'", "logging.options.y")
-    assert parse_config(raw, "f") == (
-        Config(),
+    assert parse_config(raw, "f", FIELDS) == (
+        full_config(),
         [
             Problem("f", "KubeProxyConfiguration", field, "unknown field", Code.CONFIGURATION_UNKNOWN_FIELD)
             for field in fields
@@ -501,6 +503,7 @@ def test_the_section_of_the_mode_counts(mode: str | None, counts: tuple[bool, in
             "ipvs": {"syncPeriod": "20s", "minSyncPeriod": "1s"},
         },
         "",
+        FIELDS,
     )
     assert (config.masquerade_all, config.masquerade_bit, config.sync_period, config.min_sync_period) == counts
 
@@ -509,12 +512,12 @@ def test_a_field_that_a_flag_overrides_is_named_by_the_flag() -> None:
     """A fault or a warning about a flag's value names the flag, not the file."""
     flags = {"nodePortAddresses": "nodeport-addresses", "portRange": "proxy-port-range"}
     with pytest.raises(BadInput) as caught:
-        parse_config(HEAD | {"nodePortAddresses": ["x"], "oomScoreAdj": 2000}, "f", flags)
+        parse_config(HEAD | {"nodePortAddresses": ["x"], "oomScoreAdj": 2000}, "f", FIELDS, flags)
     assert str(caught.value).splitlines() == [
         "NFT102: --nodeport-addresses: 'x' is not a CIDR, nor primary, localhost or all",
         "NFT102: f: KubeProxyConfiguration: oomScoreAdj: 2000 is not from -1000 to 1000",
     ]
-    _, warnings = parse_config(HEAD | {"portRange": "1-2", "profiling": None}, "f", flags)
+    _, warnings = parse_config(HEAD | {"portRange": "1-2", "profiling": None}, "f", FIELDS, flags)
     assert [warning.coded for warning in warnings] == [
         "NFT103: --proxy-port-range: has no effect: no port is opened on behalf of Services",
         "NFT104: f: KubeProxyConfiguration: profiling: unknown field",
@@ -538,7 +541,7 @@ def test_anything_at_all(field: str, value: object, section: str, data: st.DataO
     inner = {**KUBEADM.get(section, {}), "AllowServiceExternalIPs": True}
     raw |= {section: inner | {data.draw(st.sampled_from(sorted(inner))): data.draw(anything)}}
     try:
-        _, warnings = parse_config(raw, "f")
+        _, warnings = parse_config(raw, "f", FIELDS)
     except BadInput as error:
         warnings = error.problems
         assert warnings
@@ -548,14 +551,14 @@ def test_anything_at_all(field: str, value: object, section: str, data: st.DataO
 def test_beside_another_proxy_its_ports_are_taken() -> None:
     """With a proxy name each default port is a warning that names a free port."""
     raw = {**HEAD, "nftproxy": {"serviceProxyName": "canary"}, "metricsBindAddress": "[::1]:10249"}
-    _, warnings = parse_config(raw, "f")
+    _, warnings = parse_config(raw, "f", FIELDS)
     where = "is kube-proxy's, and nftproxy runs beside kube-proxy: set it to"
     assert [warning.coded for warning in warnings] == [
         f"NFT110: f: KubeProxyConfiguration: healthzBindAddress: 0.0.0.0:10256 {where} 0.0.0.0:10356",
         f"NFT110: f: KubeProxyConfiguration: metricsBindAddress: [::1]:10249 {where} [::1]:10349",
     ]
     free = {"healthzBindAddress": "0.0.0.0:10356", "metricsBindAddress": "127.0.0.1:10349"}
-    assert parse_config(raw | free, "f")[1] == []
+    assert parse_config(raw | free, "f", FIELDS)[1] == []
 
 
 @pytest.mark.parametrize(
@@ -570,9 +573,9 @@ def test_beside_another_proxy_its_ports_are_taken() -> None:
 )
 def test_startup_taints(key: str) -> None:
     """A key is a name, with a domain or without a domain, and not Kubernetes' own."""
-    assert read(nftproxy={"startupTaint": key}) == Config(startup_taint=key)
+    assert read(nftproxy={"startupTaint": key}) == full_config(startup_taint=key)
 
 
 def test_an_empty_proxy_name_is_none() -> None:
     """An empty proxy name is the default."""
-    assert read(nftproxy={"serviceProxyName": ""}) == Config()
+    assert read(nftproxy={"serviceProxyName": ""}) == full_config()

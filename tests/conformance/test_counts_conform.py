@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import msgspec
 import pytest
 from nftproxy_conformance.lab import obstacle
 from nftproxy_conformance.specification.world import World
@@ -11,7 +10,7 @@ from nftproxy_conformance.trials import suite
 from nftproxy_conformance.trials.trial import Trial
 
 from nftproxy.kernel.capabilities import probe
-from tests.support.factories import renderer
+from tests.support.factories import config_of, renderer
 from tests.system.fuzz.effort import IS_LONG
 
 pytestmark = [pytest.mark.skipif(bool(obstacle()), reason=obstacle()), pytest.mark.slow]
@@ -27,7 +26,7 @@ class Counting(Rendered):
     def load(self, world: World) -> bool:
         """Load the rules of a world, with counts."""
         self.worlds += 1
-        return super().load(world._replace(config=msgspec.structs.replace(world.config, service_counts=True)))
+        return super().load(world._replace(config=config_of(world.config, service_counts=True)))
 
 
 def test_all_features_conform_with_counts() -> None:

@@ -26,10 +26,11 @@ from nftproxy_conformance.specification.oracle import Oracle
 from nftproxy_conformance.specification.world import Place, World
 from nftproxy_conformance.strategies.probes import NODE_ADDRESSES
 
+from nftproxy.extensions.external_addresses.fields import ExternalAddresses, Ping
+from nftproxy.extensions.failover.annotations import Failover
 from nftproxy.model.addresses import Address, Protocol
-from nftproxy.model.annotations import ALGORITHM, WEIGHTS, Algorithm, Failover, Options
+from nftproxy.model.annotations import ALGORITHM, WEIGHTS, Algorithm, Options
 from nftproxy.model.objects import EndpointSlice, Service, ServiceCIDR
-from nftproxy.model.settings import ExternalAddresses, Ping
 from tests.support.factories import networks, node, service, service_cidr, settings, slice_of
 
 HERE, AWAY = "10.1.0.4", "10.1.1.4"

@@ -25,12 +25,14 @@ from nftproxy_conformance.trials import features, restrictions
 from nftproxy_conformance.trials.finding import Finding
 from nftproxy_conformance.trials.trial import Difference, Trial, exactly
 
+from nftproxy.extensions.external_addresses.fields import ExternalAddresses, Ping
+from nftproxy.extensions.failover.annotations import Failover
 from nftproxy.kernel.capabilities import probe as probe_capabilities
-from nftproxy.model.annotations import PLAIN, Failover
+from nftproxy.model.annotations import PLAIN
 from nftproxy.model.events import Event, Put
 from nftproxy.model.objects import Endpoint, Endpoints, EndpointSlice, Service, TrafficPolicy
-from nftproxy.model.settings import Config, ExternalAddresses, Ping
-from tests.support.factories import networks, renderer, service, service_cidr, service_port, slice_of
+from nftproxy.model.settings import Config
+from tests.support.factories import config_of, networks, renderer, service, service_cidr, service_port, slice_of
 
 pytestmark = pytest.mark.skipif(bool(obstacle()), reason=obstacle())
 
@@ -109,7 +111,7 @@ class NeverFollows(Broken):
 
 def settings(**fields: object) -> Fault:
     """A proxy with another configuration."""
-    return lambda world: world._replace(config=structs.replace(world.config, **fields))
+    return lambda world: world._replace(config=config_of(world.config, **fields))
 
 
 def services(edit: Callable[[Service], Iterable[Service]]) -> Fault:
@@ -174,7 +176,7 @@ def named(found: Found) -> set[Rule]:
 
 
 PODS = slice_of(endpoints=[HERE, AWAY])
-CLOSED = structs.replace(
+CLOSED = config_of(
     PLAIN_CONFIG, external_addresses=ExternalAddresses.CLOSED, external_ip_cidrs=networks(["203.0.113.0/24"])
 )
 
@@ -253,7 +255,7 @@ def served(*given: Any, **fields: Any) -> World:
 
 def failing_over(failure: Failover) -> Config:
     """A configuration in which all Services have failover after a failure."""
-    return structs.replace(PLAIN_CONFIG, failover=frozenset({failure}))
+    return config_of(PLAIN_CONFIG, failover=frozenset({failure}))
 
 
 def unchanged(world: World) -> World:
@@ -263,7 +265,7 @@ def unchanged(world: World) -> World:
 
 JUDGED: dict[Rule, tuple[World, Callable[[], Broken], Judge]] = {
     Rule.PINGS: (
-        served(config=structs.replace(PLAIN_CONFIG, ping=Ping.ANSWER)),
+        served(config=config_of(PLAIN_CONFIG, ping=Ping.ANSWER)),
         functools.partial(Broken, settings(ping=Ping.REJECT)),
         pinged,
     ),

@@ -28,10 +28,11 @@ from nftproxy_conformance.strategies.focused import PLAIN_CONFIG, PLAIN_NODE
 from nftproxy_conformance.strategies.worlds import world_of
 from nftproxy_conformance.trials.trial import but_for_sources, exactly
 
+from nftproxy.extensions.external_addresses.fields import ExternalAddresses, Ping
 from nftproxy.model.annotations import ALGORITHM, Algorithm, Options
 from nftproxy.model.objects import ClusterObject, Node, TrafficPolicy
-from nftproxy.model.settings import ExternalAddresses, NodePortAddresses, Ping
-from tests.support.factories import networks, service, service_cidr, slice_of
+from nftproxy.model.settings import NodePortAddresses
+from tests.support.factories import config_of, networks, service, service_cidr, slice_of
 
 SEMANTICS = (Path(__file__).resolve().parents[2] / "docs" / "semantics.md").read_text()
 SECTIONS = {
@@ -132,7 +133,7 @@ def test_a_wrong_outcome_has_its_rule(
 
 def test_a_closed_external_address_has_its_rule() -> None:
     """A packet that passes at a closed address leads to the sentence about closed addresses."""
-    config = structs.replace(
+    config = config_of(
         PLAIN_CONFIG, external_addresses=ExternalAddresses.CLOSED, external_ip_cidrs=networks(["203.0.113.0/24"])
     )
     balanced = service("shop/web", load_balancer_ips=["203.0.113.7"], type="LoadBalancer")
@@ -143,7 +144,7 @@ def test_a_closed_external_address_has_its_rule() -> None:
 @pytest.mark.parametrize(("word", "rule"), [(Ping.ANSWER, Rule.PINGS), (Ping.REJECT, Rule.OTHER_PORTS)])
 def test_a_ping_has_its_rule(word: Ping, rule: Rule) -> None:
     """A wrong ping leads to the sentence about answers if there are any, else to that about the address."""
-    oracle = Oracle(world_of(PLAIN_NODE, structs.replace(PLAIN_CONFIG, ping=word), [SERVED, PODS]))
+    oracle = Oracle(world_of(PLAIN_NODE, config_of(PLAIN_CONFIG, ping=word), [SERVED, PODS]))
     assert rule_of(oracle, probe("10.96.0.1", 0, protocol=PING), [DROPPED], "went elsewhere") is rule
 
 
@@ -333,7 +334,7 @@ def test_a_service_without_ports() -> None:
 
 def test_words_of_the_configuration() -> None:
     """D19: kube-proxy answers no pings, closes no external addresses, and takes those out of ranges too."""
-    config = structs.replace(
+    config = config_of(
         PLAIN_CONFIG,
         ping=Ping.ANSWER,
         external_addresses=ExternalAddresses.CLOSED,

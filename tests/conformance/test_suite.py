@@ -34,18 +34,20 @@ from nftproxy_conformance.trials.suite import Result
 from nftproxy_conformance.trials.trial import Difference, Trial, but_for_sources
 
 from nftproxy.commands import cli
+from nftproxy.extensions.external_addresses.fields import Ping
+from nftproxy.installed_fields import FIELDS
 from nftproxy.kernel.capabilities import probe as probe_capabilities
 from nftproxy.kernel.ruleset_check import CheckResult
 from nftproxy.model.addresses import Family
 from nftproxy.model.codes import Code
 from nftproxy.model.objects import Node, Service
-from nftproxy.model.settings import Config, NodePortAddresses, Ping
+from nftproxy.model.settings import Config, NodePortAddresses
 from nftproxy.rules.renderer import Renderer
 from nftproxy.sources.config_documents import load_config
 from nftproxy.sources.files import load
 from nftproxy.templates_dir import templates_dir
 from tests.support.command import nftproxy
-from tests.support.factories import INSTALLED_KINDS, networks, renderer, templates
+from tests.support.factories import INSTALLED_KINDS, config_of, full_config, networks, renderer, templates
 from tests.system.fuzz.effort import IS_LONG
 
 needs_lab = pytest.mark.skipif(bool(obstacle()), reason=obstacle())
@@ -74,7 +76,7 @@ def test_manifests_say_all_of_a_world(tmp_path_factory: pytest.TempPathFactory, 
 def test_a_proxy_gets_only_what_kube_proxy_takes(asked: NodePortAddresses, given_to_proxies: list[str]) -> None:
     """Its validation of 1.36 wants "primary" alone, or CIDRs.  It knows nothing of nftproxy's own settings."""
     world = focused.sample()
-    config = structs.replace(world.config, node_port_addresses=asked, ping=Ping.ANSWER, service_counts=True)
+    config = config_of(world.config, node_port_addresses=asked, ping=Ping.ANSWER, service_counts=True)
     shown = settings(suited(world._replace(config=config)).config)
     assert shown["nodePortAddresses"] == given_to_proxies
     assert shown["nftproxy"] == settings(Config())["nftproxy"]
@@ -97,7 +99,7 @@ def written(directory: Path, manifest: str, config: str) -> World:
     assert [each for each in found.problems if each.code not in notes] == []
     assert found.ignored == []
     (node,) = (each for each in found.objects if isinstance(each, Node))
-    parsed, warnings = load_config(directory / "config.yaml")
+    parsed, warnings = load_config(directory / "config.yaml", FIELDS)
     assert warnings == []
     objects = [structs.replace(each, faults=()) if isinstance(each, Service) else each for each in found.objects]
     return worlds.world_of(node, parsed, objects, knows_interfaces=False)
@@ -358,8 +360,8 @@ def test_a_change_that_went_wrong_is_two_sets_of_manifests(tmp_path: Path) -> No
         "ClusterIP are dropped\n"
     )
     assert files[::2] == ["before.yaml", "manifests.yaml", "config.yaml"]
-    assert written(tmp_path, files[1], files[5]) == before
-    assert written(tmp_path, files[3], files[5]) == after
+    assert written(tmp_path, files[1], files[5]) == before._replace(config=full_config(before.config))
+    assert written(tmp_path, files[3], files[5]) == after._replace(config=full_config(after.config))
 
 
 class Terminal(io.StringIO):

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from nftproxy.config.parse_config import EMPTY_CONFIG
 from nftproxy.doctor.kube_proxy_readers import flags_of, of_configz, read_configuration, read_configz
+from nftproxy.installed_fields import FIELDS
 
 ANYTHING = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text("ab.\x1b", max_size=5),
@@ -36,13 +37,15 @@ def test_flags_of_a_command_line(arguments: list[str], flags: dict[str, str]) ->
 
 def test_flags_go_before_the_file() -> None:
     """A flag overrides the file."""
-    found = read_configuration(EMPTY_CONFIG | {"mode": "iptables"}, "file", {"proxy-mode": "ipvs", "config": "/x"})
+    found = read_configuration(
+        EMPTY_CONFIG | {"mode": "iptables"}, "file", {"proxy-mode": "ipvs", "config": "/x"}, FIELDS
+    )
     assert found.mode == "ipvs"
 
 
 def test_an_empty_mode_is_kube_proxys_default() -> None:
     """Where no mode is given kube-proxy runs in iptables mode."""
-    assert read_configuration(EMPTY_CONFIG, "file", {}).mode == "iptables"
+    assert read_configuration(EMPTY_CONFIG, "file", {}, FIELDS).mode == "iptables"
 
 
 @pytest.mark.parametrize("linux", [True, False])
@@ -57,6 +60,6 @@ def test_names_of_go(linux: bool) -> None:
 @given(st.dictionaries(NAMES, ANYTHING, max_size=4))
 def test_nothing_raises(values: dict[str, Any]) -> None:
     """Any configuration or answer is read as far as possible, and its faults are listed."""
-    assert read_configuration(dict(EMPTY_CONFIG) | values, "file", {}).source == "file"
+    assert read_configuration(dict(EMPTY_CONFIG) | values, "file", {}, FIELDS).source == "file"
     assert of_configz(values, "url").faults == ()
     assert read_configz({"kubeproxy.config.k8s.io": values}) in (values, None)

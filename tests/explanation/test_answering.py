@@ -12,6 +12,7 @@ import pytest
 from nftproxy.explanation.answer import MOST_ENDPOINTS, Admits, ExplainedPlace, Explanation, Fate, List
 from nftproxy.explanation.answering import MAX_PLACES, explain
 from nftproxy.explanation.question import Question, SourceKind, parse_source, parse_to
+from nftproxy.extensions.external_addresses.fields import ExternalAddresses
 from nftproxy.extensions.least_connections.balanced_rows import MOST_BALANCED
 from nftproxy.extensions.localhost.forwardings import LocalhostPorts
 from nftproxy.model.addresses import Address, Family
@@ -20,7 +21,6 @@ from nftproxy.model.codes import Code
 from nftproxy.model.events import Listed, Put, Removed
 from nftproxy.model.objects import EndpointSlice, Ignored, ObjectKey, Place, Service, TrafficDistribution
 from nftproxy.model.pods import NO_PODS, Pods
-from nftproxy.model.settings import ExternalAddresses, FastPath
 from nftproxy.pipeline import Pipeline
 from nftproxy.policy.choosing.verdicts import ChoiceReason
 from tests.support.factories import host_addresses, key, networks, node, pipeline, service, service_cidr, slice_of
@@ -568,7 +568,7 @@ def test_a_node_that_the_cluster_does_not_have() -> None:
 
 def test_the_fast_path_is_noted() -> None:
     """With a fast path an explanation says that established TCP and UDP connections pass no chain."""
-    made = pipeline(service(), slice_of(), fast_path=FastPath(("eth0", "veth*")))
+    made = pipeline(service(), slice_of(), fast_path_interfaces=("eth0", "veth*"))
     note = (
         "once established, a connection to an endpoint that arrives and leaves at eth0, veth* takes the fast path, past"
         " all chains"

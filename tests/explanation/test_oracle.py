@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from hypothesis import event, given
 from hypothesis import strategies as st
-from msgspec import structs
 from nftproxy_conformance.specification.oracle import Oracle
 from nftproxy_conformance.specification.world import World
 from nftproxy_conformance.strategies import quick, worlds
 
 from nftproxy.explanation.answering import explain
+from nftproxy.extensions.external_addresses.fields import Ping
 from nftproxy.model.addresses import Address
-from nftproxy.model.settings import Ping
 from tests.support.explained import as_known, disagreements, pipeline_of, question, some_questions
+from tests.support.factories import config_of
 
 QUESTIONS = 12
 """The number of questions about each cluster, of some hundreds that would be worthwhile."""
@@ -32,7 +32,7 @@ def test_explanations_agree_with_the_oracle(world: World, start: int) -> None:
 @quick(40)
 def test_answers_to_pings_agree_with_the_oracle(world: World, start: int) -> None:
     """The remark about pings has the specification's answer.  It stands at virtual addresses alone."""
-    world = as_known(world._replace(config=structs.replace(world.config, ping=Ping.ANSWER)))
+    world = as_known(world._replace(config=config_of(world.config, ping=Ping.ANSWER)))
     made, oracle = pipeline_of(world), Oracle(world)
     for probe in some_questions(world, start, QUESTIONS):
         assert probe.source

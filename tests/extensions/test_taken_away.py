@@ -26,7 +26,7 @@ from tests.support.goldens import expected
 
 EXTENSIONS = sorted(path.parent.name for path in (CHECKOUT / "nftproxy" / "extensions").glob("*/__init__.py"))
 STRATEGIES = Path("conformance") / "nftproxy_conformance" / "strategies" / "extensions"
-LISTS = (Path("nftproxy") / "installed.py", STRATEGIES / "installed.py")
+LISTS = (Path("nftproxy") / "installed.py", Path("nftproxy") / "installed_fields.py", STRATEGIES / "installed.py")
 ROOMS = ("api", "model", "policy", "rules", "test_pipeline.py")
 """The tests of the proxy's rooms that decide about rules."""
 IS_LONG = os.environ.get("NFTPROXY_TESTS") == "long"
@@ -98,8 +98,8 @@ def _less(text: str, extensions: list[str]) -> str:
     for extension in extensions:
         for line in re.findall(rf"^ *from [\w.]+\.extensions\.{extension}\b.*\n", text, re.MULTILINE):
             text = text.replace(line, "")
-            name = line.split()[-1]
-            text = re.sub(rf"\b{name}(\.make)?\b,?\s*", "", text)
+            for name in line.partition(" import ")[2].strip().split(", "):
+                text = re.sub(rf"\b{name}(\.make)?\b,?\s*", "", text)
     return text
 
 

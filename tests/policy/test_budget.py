@@ -15,7 +15,7 @@ from nftproxy.model.addresses import Family
 from nftproxy.model.codes import Code
 from nftproxy.model.events import Event, Listed, Put, Removed
 from nftproxy.model.objects import EndpointSlice, ObjectKey, Service
-from nftproxy.model.settings import Config, ExternalAddresses, Ping
+from nftproxy.model.settings import Config
 from nftproxy.policy.budget import Budget, Shortage, _Demand
 from nftproxy.policy.limits import ODD_TIMEOUT, SHARED_ROWS, crowd_of, size
 from nftproxy.policy.state import ClusterState
@@ -162,8 +162,8 @@ def test_a_small_change_elsewhere_leaves_a_share_as_it_is() -> None:
 
 NUMBERS = ["a:80:30080", "b:81", "c:82/udp"]
 CLOSED: dict[str, Any] = {
-    "external_addresses": ExternalAddresses.CLOSED,
-    "ping": Ping.ANSWER,
+    "external_addresses": "closed",
+    "ping": "answer",
     "external_ip_cidrs": networks(["203.0.113.0/24"]),
 }
 SHAPES: dict[str, dict[str, Any]] = {

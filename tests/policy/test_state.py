@@ -17,7 +17,6 @@ from nftproxy.installed import INSTALLED
 from nftproxy.model.addresses import Address
 from nftproxy.model.events import ApiServers, Event, Listed, Put, Removed, key_of
 from nftproxy.model.objects import EndpointSlice, Node, Place, Service, ServiceCIDR
-from nftproxy.model.settings import Config
 from nftproxy.model.steps import finish
 from nftproxy.policy.claims import ClaimKind, Denial
 from nftproxy.policy.extension import Settings
@@ -25,6 +24,7 @@ from nftproxy.policy.limits import size
 from nftproxy.policy.state import STEP_PACKED, ClusterState, Invalidation
 from tests.support.factories import (
     claim,
+    config_of,
     host_addresses,
     key,
     networks,
@@ -52,7 +52,7 @@ def state(*objects: Given) -> ClusterState:
 
 def configured(**fields: Any) -> ClusterState:
     """The state of node-a with this configuration."""
-    config = Config(**fields)
+    config = config_of(**fields)
     return ClusterState("node-a", config, Settings(config, extensions=INSTALLED).extended())
 
 

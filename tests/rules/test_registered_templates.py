@@ -8,27 +8,28 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from nftproxy.installed import ALL_TEMPLATES
-from nftproxy.model.settings import ExternalAddresses, Ping
 from nftproxy.pipeline import Pipeline
 from nftproxy.policy.facts import TableFacts
 from nftproxy.policy.skeleton import compile_table
 from nftproxy.rules.renderer import DRAW_TEMPLATE, Renderer
 from nftproxy.rules.template_code import TemplateCode, compile_templates
 from tests.support.examples import EXAMPLES, example_pipeline
+from tests.support.factories import DECLARED as FIELDS
 from tests.support.factories import IPV4, pipeline, renderer, templates
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 DATA_PLANE = CHECKOUT / "docs" / "data-plane.md"
 PAGE_OF_TEMPLATES = CHECKOUT / "docs" / "templates.md"
 
-CONFIGURED = {
-    "service_counts": True,
-    "external_addresses": ExternalAddresses.CLOSED,
-    "ping": Ping.ANSWER,
+CONFIGURED: dict[str, Any] = {
+    name: value
+    for name, value in {"service_counts": True, "external_addresses": "closed", "ping": "answer"}.items()
+    if name in FIELDS
 }
 """The options that add declarations to the skeleton.  A reload with another configuration may change the shape."""
 WITHOUT_SHAPE = {
@@ -53,7 +54,7 @@ def table_facts(agent: Pipeline) -> TableFacts:
 
 
 CODE = compile_templates(templates())
-FACTS = table_facts(pipeline(**CONFIGURED))  # type: ignore[arg-type]  # tweaks of the configuration
+FACTS = table_facts(pipeline(**CONFIGURED))
 SHAPE = renderer().shape(FACTS)
 
 

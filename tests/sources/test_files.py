@@ -12,14 +12,15 @@ import pytest
 import yaml
 
 from nftproxy.api.kinds import kinds_for
+from nftproxy.installed_fields import FIELDS
 from nftproxy.model.addresses import Address
 from nftproxy.model.codes import Code
 from nftproxy.model.errors import BadInput, Problem
 from nftproxy.model.events import Listed, key_of
 from nftproxy.model.objects import EndpointSlice, Ignored, Node, ObjectKey, Service, ServiceCIDR
-from nftproxy.model.settings import Config
 from nftproxy.sources.config_documents import load_config
 from nftproxy.sources.files import Manifests, load, merge, read_file
+from tests.support.factories import full_config
 from tests.support.raw import CIDR, NODE, SERVICE, SLICE, changed
 
 ALL = [SERVICE, SLICE, NODE, CIDR]
@@ -254,14 +255,14 @@ def test_a_listing_holds_every_kind(tmp_path: Path) -> None:
 )
 def test_configuration(tmp_path: Path, name: str, text: str) -> None:
     """The configuration may be YAML or JSON."""
-    assert load_config(write(tmp_path / name, text)) == (Config(masquerade_all=True), [])
+    assert load_config(write(tmp_path / name, text), FIELDS) == (full_config(masquerade_all=True), [])
 
 
 def test_configuration_warnings(tmp_path: Path) -> None:
     """Unknown fields are warnings that name the file."""
     path = write(tmp_path / "config.yaml", CONFIG + "speed: 1\n")
     problem = Problem(str(path), "KubeProxyConfiguration", "speed", "unknown field", Code.CONFIGURATION_UNKNOWN_FIELD)
-    assert load_config(path) == (Config(), [problem])
+    assert load_config(path, FIELDS) == (full_config(), [problem])
 
 
 @pytest.mark.parametrize(
@@ -284,7 +285,7 @@ def test_bad_configuration(tmp_path: Path, text: str | None, problem: str) -> No
     if text is not None:
         write(path, text)
     with pytest.raises(BadInput) as caught:
-        load_config(path)
+        load_config(path, FIELDS)
     assert str(caught.value).replace(f"{tmp_path}/", "").splitlines()[0] == problem
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from nftproxy.installed_fields import FIELDS
 from nftproxy.model.errors import BadInput
 from nftproxy.sources.config_documents import load_config
 from nftproxy.sources.credentials import read_credentials
@@ -81,7 +82,7 @@ def test_a_sparse_configuration(tmp_path: Path) -> None:
     """So is a configuration, a kubeconfig, and a file that a kubeconfig names."""
     path = sparse(tmp_path / "token")
     with pytest.raises(BadInput, match=f"has more than {LARGEST_CONFIG} bytes"):
-        load_config(path)
+        load_config(path, FIELDS)
     with pytest.raises(BadInput, match=f"has more than {LARGEST_CONFIG} bytes"):
         read_credentials(str(path))
     (tmp_path / "kubeconfig").write_text(KUBECONFIG)

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import msgspec
-
 from nftproxy.installed import INSTALLED
+from nftproxy.installed_fields import FIELDS
 from nftproxy.model.settings import Capabilities
 from nftproxy.pipeline import Pipeline
 from nftproxy.policy.extension import Settings
 from nftproxy.sources.config_documents import load_config
 from nftproxy.sources.files import load
-from tests.support.factories import INSTALLED_KINDS, renderer
+from tests.support.factories import INSTALLED_KINDS, config_of, renderer
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 EXAMPLES = sorted(path.name for path in (CHECKOUT / "examples").iterdir() if (path / "manifests").is_dir())
@@ -28,7 +27,7 @@ def example_pipeline(name: str, *, wide_maps: bool = False, **tweaks: object) ->
         tweaks: fields of `Config`.
     """
     where = CHECKOUT / "examples" / name
-    config = msgspec.structs.replace(load_config(where / "config.yaml")[0], **tweaks)
+    config = config_of(load_config(where / "config.yaml", FIELDS)[0], **tweaks)
     made = Pipeline(NODE, Settings(config, Capabilities(wide_maps=wide_maps), INSTALLED), renderer())
     made.ingest(load([where / "manifests"], INSTALLED_KINDS).listing())
     return made

@@ -29,6 +29,7 @@ from nftproxy.api.annotation_parsers import options_of
 from nftproxy.api.kinds import kinds_for
 from nftproxy.config.parse_config import EMPTY_CONFIG, parse_config
 from nftproxy.installed import ALL_TEMPLATES, INSTALLED, OPTIONS
+from nftproxy.installed_fields import FIELDS
 from nftproxy.model.addresses import (
     TABLE,
     Address,
@@ -37,8 +38,9 @@ from nftproxy.model.addresses import (
     family_of,
     parse_address,
 )
-from nftproxy.model.annotations import PLAIN, PREFIX, WEIGHT, Options
+from nftproxy.model.annotations import PLAIN, PREFIX, WEIGHT, Options, Word
 from nftproxy.model.codes import Code
+from nftproxy.model.config_fields import ConfigField
 from nftproxy.model.events import HostAddresses, Put, Seen
 from nftproxy.model.objects import (
     ClusterObject,
@@ -221,8 +223,28 @@ def host_addresses(*texts: str) -> HostAddresses:
 
 def node_port_addresses(*given: str) -> NodePortAddresses:
     """The value of nodePortAddresses in a configuration file: CIDRs and words."""
-    config, _ = parse_config({**EMPTY_CONFIG, "nodePortAddresses": list(given)}, "a test")
+    config, _ = parse_config({**EMPTY_CONFIG, "nodePortAddresses": list(given)}, "a test", ())
     return config.node_port_addresses
+
+
+DECLARED = {re.sub(r"\.|(?=[A-Z])", "_", field.name).lower(): field for field in FIELDS}
+"""The fields that extensions declare, by their names in our spelling, such as "service_counts"."""
+
+
+def config_of(base: Config = Config(), **tweaks: Any) -> Config:  # noqa: B008  # a value
+    """A configuration with other values.  `tweaks` are fields of `Config` and `DECLARED`, words perhaps as texts."""
+    declared = {DECLARED[name]: _word_of(DECLARED[name], tweaks.pop(name)) for name in DECLARED if name in tweaks}
+    return msgspec.structs.replace(base, **tweaks).having(declared)
+
+
+def _word_of(field: ConfigField[Any], value: Any) -> Any:
+    return field.form.words(value) if isinstance(field.form, Word) and isinstance(value, str) else value
+
+
+def full_config(base: Config = Config(), **tweaks: Any) -> Config:  # noqa: B008  # a value
+    """A configuration with all declared fields, as the parser makes it.  `tweaks` are those of `config_of`."""
+    config = config_of(base, **tweaks)
+    return msgspec.structs.replace(config, declared=tuple((field, config[field]) for field in FIELDS))
 
 
 def settings(*, wide_maps: bool = True, **tweaks: Any) -> Settings:
@@ -233,7 +255,7 @@ def settings(*, wide_maps: bool = True, **tweaks: Any) -> Settings:
         fields["node_port_addresses"] = node_port_addresses(*fields["node_port_addresses"] or ())
     if "detect_local_mode" in fields:
         fields["detect_local_mode"] = DetectLocalMode(fields["detect_local_mode"])
-    return Settings(Config(**fields), Capabilities(wide_maps=wide_maps), INSTALLED)
+    return Settings(config_of(**fields), Capabilities(wide_maps=wide_maps), INSTALLED)
 
 
 @functools.cache

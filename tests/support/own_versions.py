@@ -11,6 +11,7 @@ import shutil
 from pathlib import Path
 from typing import NamedTuple
 
+from nftproxy.installed_fields import FIELDS
 from nftproxy.library import Cluster, load
 from nftproxy.model.addresses import Family
 from nftproxy.model.settings import Capabilities
@@ -50,7 +51,7 @@ class OwnVersion(NamedTuple):
     def cluster(self) -> Cluster:
         """The cluster, as the present code reads it."""
         capabilities = Capabilities(wide_maps=self.wide_maps)
-        return Cluster(load(self.manifests), NODE, load_config(self.config)[0], capabilities=capabilities)
+        return Cluster(load(self.manifests), NODE, load_config(self.config, FIELDS)[0], capabilities=capabilities)
 
 
 def own_versions(*, wide_maps: bool) -> list[OwnVersion]:

@@ -20,11 +20,12 @@ from nftproxy_conformance.specification.oracle import Oracle
 from nftproxy_conformance.specification.world import World
 from nftproxy_conformance.subjects.rendered import end_gone
 
+from nftproxy.extensions.external_addresses.fields import ExternalAddresses, Ping
 from nftproxy.extensions.failover.silent_places import SilentPlaces
 from nftproxy.model.addresses import Address, Protocol
 from nftproxy.model.objects import EndpointSlice, Service, TrafficPolicy
 from nftproxy.model.objects import Place as EndpointPlace
-from nftproxy.model.settings import DetectLocalMode, ExternalAddresses, Ping
+from nftproxy.model.settings import DetectLocalMode
 from tests.support.cluster import IP, IP6, Cluster, Ip
 from tests.support.factories import addresses, networks, node, service, settings, slice_of
 

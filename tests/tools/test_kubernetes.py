@@ -18,6 +18,7 @@ from nftproxy_conformance.apiserver.settings import Settings
 from nftproxy_conformance.lab import obstacle
 
 from nftproxy.config.parse_config import parse_config
+from nftproxy.installed_fields import FIELDS
 from nftproxy.model.settings import HEALTHZ_PORT
 from tests.support.processes import CHECKOUT
 from tools.image.build import NATIVE
@@ -183,7 +184,7 @@ def test_kube_proxys_config_map_is_for_the_cluster() -> None:
     data = yaml.safe_load(config_map("https://172.31.240.1:6443"))["data"]
     assert "server: https://172.31.240.1:6443\n" in data["kubeconfig.conf"]
     given = yaml.safe_load(data["config.conf"])
-    config, _ = parse_config(given, "ConfigMap")
+    config, _ = parse_config(given, "ConfigMap", FIELDS)
     assert list(map(str, config.cluster_cidrs)) == ["10.244.0.0/16", "fd00:244::/48"]
     assert given["mode"] == "nftables"
     assert (config.conntrack.max_per_core, config.conntrack.min) == (0, 0)

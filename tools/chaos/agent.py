@@ -18,6 +18,7 @@ from nftproxy_conformance.apiserver import ApiServer
 from nftproxy_conformance.lab import Lab
 
 from nftproxy.config.configz import configz
+from nftproxy.installed_fields import FIELDS
 from nftproxy.kernel.libnftables import Kernel
 from nftproxy.model.addresses import Family
 from nftproxy.model.errors import Refused, Unavailable
@@ -90,7 +91,7 @@ class ChaosAgent(Bench):
         period = f"{1000 * SYNC_PERIOD + self._renewals}ms"
         nftables = self.configuration["nftables"] | {"syncPeriod": period}
         self.config_map.update(yaml.safe_dump(self.configuration | {"nftables": nftables}))
-        wanted = configz(load_config(self.config_map.path)[0])
+        wanted = configz(load_config(self.config_map.path, FIELDS)[0])
         self.wait_until(lambda: self._body("/configz", 10249) == wanted, PATIENCE)
 
     def forget_wanted(self) -> None:

@@ -27,6 +27,7 @@ from nftproxy_conformance.lab.node import Node
 from nftproxy_conformance.lab.topology import NODE_NAME
 from nftproxy_conformance.strategies.probes import MORE_IPS
 
+from nftproxy.installed_fields import FIELDS
 from nftproxy.kernel.libnftables import Kernel
 from nftproxy.model.addresses import Family
 from nftproxy.rules.ruleset import Element
@@ -87,7 +88,7 @@ class Session:
             self._server.rbac = PERMISSIONS
             self._server.settings.bookmark_interval = BOOKMARKS
             self.agent = stack.enter_context(ChaosAgent(self._lab, self._server, directory))
-            config = load_config(self.agent.config_map.path)[0]
+            config = load_config(self.agent.config_map.path, FIELDS)[0]
             self._cluster = Cluster(self._server, config, seed)
             self.watcher = Watcher(self.agent, self._cluster, lambda: self.traffic.harms())
             self.traffic = Traffic(self._lab, self._cluster, seed, self.watcher.suspect)

@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from ipaddress import IPv4Address
 
-from nftproxy.model.annotations import PREFIX, Failover
+from nftproxy.extensions.failover.annotations import Failover
+from nftproxy.model.annotations import PREFIX
 from tests.support import objects
 from tests.support.waiting import wait_until
 from tools.kubernetes.cluster import Manifest, RealCluster

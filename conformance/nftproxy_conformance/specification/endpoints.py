@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
-from nftproxy.extensions.failover.annotations import FAILOVER
+from nftproxy.extensions.failover.annotations import FAILOVER, Failover
+from nftproxy.extensions.failover.fields import DEFAULT_FAILOVER
 from nftproxy.model.addresses import Address, Protocol
-from nftproxy.model.annotations import WEIGHT, WEIGHTS, Failover
+from nftproxy.model.annotations import WEIGHT, WEIGHTS
 from nftproxy.model.objects import Endpoint, EndpointSlice, Node, Service, ServicePort
 from nftproxy_conformance.specification.world import World
 
@@ -53,7 +54,7 @@ def lists_of(world: World, service: Service, slices: Iterable[EndpointSlice], po
 
 def failures_of(world: World, service: Service) -> frozenset[Failover]:
     """The failures after which a Service's connections go to other endpoints."""
-    return service.options.get(FAILOVER, world.config.failover)
+    return service.options.get(FAILOVER, world.config[DEFAULT_FAILOVER])
 
 
 def _answering(silent: Iterable[tuple[Address, int]], targets: Targets) -> Targets:

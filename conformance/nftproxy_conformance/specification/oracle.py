@@ -14,10 +14,12 @@ from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 
 from nftproxy.extensions.client_limits.annotations import DENIED_RANGES, RANGES_FOR, GuardedFronts
+from nftproxy.extensions.external_addresses.fields import EXTERNAL_ADDRESSES, PINGS, ExternalAddresses, Ping
+from nftproxy.extensions.failover.annotations import Failover
 from nftproxy.model.addresses import Address, Family, Protocol, contains, family_of, is_loopback
-from nftproxy.model.annotations import ALGORITHM, Algorithm, Failover
+from nftproxy.model.annotations import ALGORITHM, Algorithm
 from nftproxy.model.objects import EndpointSlice, ObjectKey, Service, ServicePort, TrafficPolicy
-from nftproxy.model.settings import DetectLocalMode, ExternalAddresses, Ping
+from nftproxy.model.settings import DetectLocalMode
 from nftproxy_conformance.lab.outcome import (
     ANSWERED,
     DROPPED,
@@ -181,7 +183,7 @@ class Oracle:
             return ANSWERED
         if any(address in service.cluster_ips for service in self.world.services):
             return PORT_UNREACHABLE
-        if self.closes(address) or (self.world.config.ping is Ping.ANSWER and self._can_be_closed(address)):
+        if self.closes(address) or (self.world.config[PINGS] is Ping.ANSWER and self._can_be_closed(address)):
             return PORT_UNREACHABLE
         return DROPPED if self._is_allocatable(address) else UNTOUCHED
 
@@ -190,7 +192,7 @@ class Oracle:
 
     def closes(self, address: Address) -> bool:
         """True if ports without a Service are closed at an external address."""
-        return self.world.config.external_addresses is ExternalAddresses.CLOSED and self._can_be_closed(address)
+        return self.world.config[EXTERNAL_ADDRESSES] is ExternalAddresses.CLOSED and self._can_be_closed(address)
 
     def _can_be_closed(self, address: Address) -> bool:
         """True for an external address that nothing but Services may have."""
@@ -205,7 +207,7 @@ class Oracle:
 
     def answers_ping(self, origin: Origin, address: Address, source: Address) -> bool:
         """True if a virtual address answers a ping: a Service there has a usable endpoint for this client."""
-        if self.world.config.ping is not Ping.ANSWER or not self._answering(family_of(address)):
+        if self.world.config[PINGS] is not Ping.ANSWER or not self._answering(family_of(address)):
             return False
         return any(
             self._answers(front, Probe(origin, address, place.port, place.protocol.value, source))

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from enum import Enum
 
+from nftproxy.extensions.external_addresses.fields import PINGS, Ping
 from nftproxy.model.addresses import Address, Protocol, contains, family_of
 from nftproxy.model.objects import Endpoint, TrafficPolicy
-from nftproxy.model.settings import Ping
 from nftproxy_conformance.lab.outcome import PING, Kind, Outcome, Probe
 from nftproxy_conformance.lab.topology import Origin
 from nftproxy_conformance.specification.endpoints import Lists
@@ -97,7 +97,7 @@ def rule_of(oracle: Oracle, probe: Probe, seen: Iterable[Outcome], what: str) ->
     if what.endswith(CHANGES_ONLY):
         return Rule.CHANGES
     if probe.protocol == PING:
-        return Rule.PINGS if oracle.world.config.ping is Ping.ANSWER else _unserved(oracle, Address(probe.address))
+        return Rule.PINGS if oracle.world.config[PINGS] is Ping.ANSWER else _unserved(oracle, Address(probe.address))
     place = place_of(probe)
     front, expected = oracle.front_of(place), oracle.expected(probe)
     if what == NOT_REMEMBERED:

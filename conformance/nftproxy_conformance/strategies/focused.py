@@ -10,9 +10,10 @@ from hypothesis import strategies as st
 from msgspec import structs
 
 from nftproxy.extensions.client_limits.annotations import DENIED_RANGES, RANGES_FOR, GuardedFronts
-from nftproxy.extensions.failover.annotations import FAILOVER
+from nftproxy.extensions.external_addresses.fields import EXTERNAL_ADDRESSES, PINGS, ExternalAddresses, Ping
+from nftproxy.extensions.failover.annotations import FAILOVER, Failover
 from nftproxy.model.addresses import Address, Family, Protocol, family_of
-from nftproxy.model.annotations import PLAIN, Failover, Options
+from nftproxy.model.annotations import PLAIN, Options
 from nftproxy.model.events import Event, Put
 from nftproxy.model.objects import (
     Endpoint,
@@ -28,7 +29,7 @@ from nftproxy.model.objects import (
     TrafficDistribution,
     TrafficPolicy,
 )
-from nftproxy.model.settings import Config, ExternalAddresses, Ping
+from nftproxy.model.settings import Config
 from nftproxy_conformance.lab import DROPPED
 from nftproxy_conformance.lab.topology import NODE_NAME
 from nftproxy_conformance.specification.oracle import Oracle
@@ -204,9 +205,8 @@ checked_worlds = focused(
     **_everywhere,
 )
 _closing = st.builds(
-    structs.replace,
-    st.just(PLAIN_CONFIG),
-    external_addresses=st.sampled_from([ExternalAddresses.CLOSED, ExternalAddresses.CLOSED, ExternalAddresses.OPEN]),
+    lambda word, **fields: structs.replace(PLAIN_CONFIG, **fields).having({EXTERNAL_ADDRESSES: word}),
+    st.sampled_from([ExternalAddresses.CLOSED, ExternalAddresses.CLOSED, ExternalAddresses.OPEN]),
     external_ip_cidrs=st.sampled_from(
         [networks(["203.0.113.0/24", "2001:db8::/64"]), networks(["203.0.113.7/32", "2001:db8::7/128"])]
     ),
@@ -215,7 +215,11 @@ _closing = st.builds(
 closed_worlds = focused(_ready, config=_closing, proxied_ips=some(EXTERNAL_IPS, most=1), **_everywhere)
 pinged_worlds = focused(
     _any_state,
-    config=st.builds(structs.replace, _closing, ping=st.sampled_from([Ping.ANSWER, Ping.ANSWER, Ping.REJECT])),
+    config=st.builds(
+        lambda config, ping: config.having({PINGS: ping}),
+        _closing,
+        st.sampled_from([Ping.ANSWER, Ping.ANSWER, Ping.REJECT]),
+    ),
     internal_policy=policies,
     external_policy=policies,
     source_ranges=some(SOURCES, most=2),

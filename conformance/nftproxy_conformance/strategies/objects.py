@@ -16,17 +16,7 @@ from msgspec import structs
 
 from nftproxy.installed import INSTALLED, OPTIONS
 from nftproxy.model.addresses import Address, Family, Protocol
-from nftproxy.model.annotations import (
-    ALGORITHM,
-    PLAIN,
-    WEIGHT,
-    WEIGHTS,
-    Algorithm,
-    Failover,
-    Option,
-    Options,
-    Word,
-)
+from nftproxy.model.annotations import ALGORITHM, PLAIN, WEIGHT, WEIGHTS, Algorithm, Option, Options, Word
 from nftproxy.model.events import ApiServers, HostAddresses, Seen
 from nftproxy.model.objects import (
     ClusterObject,
@@ -42,16 +32,7 @@ from nftproxy.model.objects import (
     ServiceType,
     TrafficPolicy,
 )
-from nftproxy.model.settings import (
-    PROTECTED_PORTS,
-    Capabilities,
-    Config,
-    DetectLocalMode,
-    ExternalAddresses,
-    NodePortAddresses,
-    Ping,
-    PortRange,
-)
+from nftproxy.model.settings import PROTECTED_PORTS, Capabilities, Config, DetectLocalMode, NodePortAddresses, PortRange
 from nftproxy.policy.extension import Settings
 from nftproxy_conformance.lab.topology import PODS
 from nftproxy_conformance.strategies.extensions.installed import INPUTS
@@ -275,10 +256,10 @@ api_servers: st.SearchStrategy[ApiServers] = some(
 """Where the agent reaches the API server: at addresses and ports that Services claim too."""
 
 
-def _with_closed(config: Config, wants: bool) -> Config:
-    """The configuration, perhaps with external addresses closed, which takes ranges."""
-    is_closed = wants and config.external_ip_cidrs
-    return structs.replace(config, external_addresses=ExternalAddresses.CLOSED) if is_closed else config
+def _declared(config: Config) -> st.SearchStrategy[Config]:
+    """The configuration with fields of the extensions."""
+    fields = {field: values for each in INPUTS for field, values in each.fields(config).items()}
+    return st.fixed_dictionaries(fields).map(config.having)
 
 
 _configs: st.SearchStrategy[Config] = st.builds(
@@ -305,11 +286,8 @@ _configs: st.SearchStrategy[Config] = st.builds(
     protected_ports=st.sampled_from([PROTECTED_PORTS, (), (PortRange(53, 80),)]),
     external_ip_cidrs=st.sampled_from([(), (), networks(["203.0.113.0/24", "fd00:c0a8::/64"])]),
     algorithm=st.just(Algorithm.RANDOM) | _algorithms(),
-    failover=st.sampled_from([frozenset(), frozenset(), frozenset(Failover)]),
-    ping=st.sampled_from(Ping),
-    service_counts=st.booleans(),
 )
-configs = st.builds(_with_closed, _configs, st.booleans())
+configs = _configs.flatmap(_declared)
 """Any way to recognise local sources, to masquerade and to serve node ports."""
 
 all_settings: st.SearchStrategy[Settings] = st.builds(

@@ -12,9 +12,9 @@ from typing import Any
 from hypothesis import strategies as st
 from msgspec import structs
 
-from nftproxy.extensions.failover.annotations import FAILOVER
+from nftproxy.extensions.failover.annotations import FAILOVER, Failover
 from nftproxy.model.addresses import Address, Family, Protocol, family_of, parse_address
-from nftproxy.model.annotations import ALGORITHM, Failover, Options
+from nftproxy.model.annotations import ALGORITHM, Options
 from nftproxy.model.events import Event, Put, Removed
 from nftproxy.model.objects import (
     Endpoint,

@@ -10,6 +10,7 @@ from typing import Any
 from nftproxy.api.nodes import ZONE
 from nftproxy.api.slices import SERVICE_NAME
 from nftproxy.config.configz import node_port_addresses_texts
+from nftproxy.config.declared_fields import declared_texts
 from nftproxy.config.parse_config import API_VERSION, KIND
 from nftproxy.model.addresses import FAMILY_NAMES, family_of
 from nftproxy.model.annotations import NONE, PREFIX, Options, Rate
@@ -74,10 +75,7 @@ def settings(config: Config) -> Manifest:
             "protectedPorts": list(map(str, config.protected_ports)),
             "externalIPCIDRs": list(map(str, config.external_ip_cidrs)),
             "algorithm": config.algorithm.value,
-            "externalAddresses": config.external_addresses.value,
-            "ping": config.ping.value,
-            "failover": sorted(each.value for each in config.failover),
-            "serviceCounts": config.service_counts,
+            **declared_texts(config),
         },
     }
     return _given(**given)

@@ -259,7 +259,7 @@ def _plain(name: str, cases: st.SearchStrategy[World], matters: Matters, view: V
 _changes = functools.partial(after_changes, but_for_sources)
 _strangers = functools.partial(beside_strangers, but_for_sources)
 
-_CLOSING = frozenset({"external_addresses", "external_ip_cidrs"})
+_CLOSING = frozenset({"declared", "external_ip_cidrs"})
 
 FEATURES = (
     _plain("ClusterIP", focused.cluster_ip_worlds, _to_cluster_ips),
@@ -282,7 +282,7 @@ FEATURES = (
     _plain("hairpin", focused.hairpin_worlds, _to_itself, exactly),
     _plain("unused ClusterIPs and ports", focused.unallocated_worlds, anything),
     _plain("closed external addresses", focused.closed_worlds, _to_outside)._replace(settings=_CLOSING),
-    Feature("pings", focused.pinged_worlds, pinged, _CLOSING | {"ping"}),
+    Feature("pings", focused.pinged_worlds, pinged, _CLOSING),
     _plain("contested addresses and ports", blind_worlds, anything),
     Feature("failover from silent endpoints", focused.silenced_worlds, silenced),
     Feature("failover after refusals", focused.refusing_worlds, refused),

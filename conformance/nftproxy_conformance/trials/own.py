@@ -16,12 +16,14 @@ from typing import NamedTuple
 from nftproxy.api.kinds import kinds_for
 from nftproxy.api.parse import parse_object
 from nftproxy.config.parse_config import parse_config
+from nftproxy.extensions.external_addresses.fields import EXTERNAL_ADDRESSES, PINGS, ExternalAddresses, Ping
 from nftproxy.installed import OPTIONS
+from nftproxy.installed_fields import FIELDS
 from nftproxy.model.addresses import Address, Family, Network, contains, family_of
 from nftproxy.model.codes import Code
 from nftproxy.model.errors import BadInput, Problem
 from nftproxy.model.objects import ClusterObject, Ignored, Node, Service
-from nftproxy.model.settings import DetectLocalMode, ExternalAddresses, Ping
+from nftproxy.model.settings import DetectLocalMode
 from nftproxy_conformance.lab import PING, Origin, Probe
 from nftproxy_conformance.lab.topology import DEFAULT_SOURCES, PODS, Site
 from nftproxy_conformance.specification.world import World, of_family, virtual_ips
@@ -84,7 +86,7 @@ def own_cluster(documents: Iterable[Manifest], configuration: Manifest, node_nam
         BadInput: there is no such Node, or the configuration is wrong.
     """
     adapted = _with_our_interfaces(configuration)
-    config, _ = parse_config(adapted, "")
+    config, _ = parse_config(adapted, "", FIELDS)
     kinds = kinds_for(config.service_proxy_name, OPTIONS)
     problems: list[Problem] = []
     kept: list[Manifest] = []
@@ -164,9 +166,9 @@ def _others(world: World) -> Iterator[tuple[Service, Target]]:
     """Pings, and a port that hardly any Service has, where the configuration has words about these."""
     for service in world.services:
         for address in dict.fromkeys(virtual_ips(service)):
-            if world.config.ping is Ping.ANSWER:
+            if world.config[PINGS] is Ping.ANSWER:
                 yield service, (address, 0, PING)
-            if world.config.external_addresses is ExternalAddresses.CLOSED and address not in service.cluster_ips:
+            if world.config[EXTERNAL_ADDRESSES] is ExternalAddresses.CLOSED and address not in service.cluster_ips:
                 yield service, (address, UNUSED_PORT, "tcp")
 
 

@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from enum import Enum
 from typing import NamedTuple
 
+from nftproxy.extensions.counts.fields import SERVICE_COUNTS
 from nftproxy.model.addresses import Family, Protocol
 from nftproxy.model.objects import ObjectKey, Service, ServicePort
 from nftproxy.model.settings import Config
@@ -46,6 +47,7 @@ class CountedFronts:
 
     def __init__(self, config: Config) -> None:
         self._config = config
+        self._counts_all = config[SERVICE_COUNTS]
         self._owners: dict[Claim, ServiceFront] = {}
         self._claims: dict[ObjectKey, dict[Claim, ServiceFront]] = {}
         self._fronts = Counter[ServiceFront]()
@@ -73,7 +75,7 @@ class CountedFronts:
                 self._count(front, -1)
         for key in services:
             service = state.services.get(key)
-            if service and (self._config.service_counts or service.options.restricts):
+            if service and (self._counts_all or service.options.restricts):
                 self._add(state, service, families)
 
     def _add(self, state: ClusterState, service: Service, families: Iterable[Family]) -> None:

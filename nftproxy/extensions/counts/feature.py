@@ -7,6 +7,7 @@ from collections.abc import Collection
 import msgspec
 
 from nftproxy.extensions.counts.counted_fronts import CONNECTIONS, CountedFronts
+from nftproxy.extensions.counts.fields import SERVICE_COUNTS
 from nftproxy.model.addresses import Family
 from nftproxy.model.objects import Service, TrafficPolicy
 from nftproxy.model.settings import Config
@@ -34,7 +35,7 @@ class CountedPort(msgspec.Struct, frozen=True):
 
 
 def _is_counting(config: Config) -> bool:
-    return config.service_counts
+    return config[SERVICE_COUNTS]
 
 
 def _table(_state: ClusterState, settings: Settings, _family: Family) -> Part | None:

@@ -8,6 +8,7 @@ from ipaddress import ip_network
 from nftproxy.explanation.clients import Client, is_local
 from nftproxy.explanation.ownership import Served
 from nftproxy.explanation.question import SourceKind, ToAddress
+from nftproxy.extensions.external_addresses.fields import answers_pings
 from nftproxy.extensions.external_addresses.rules import answering_addresses
 from nftproxy.model.addresses import Network
 from nftproxy.pipeline import Pipeline
@@ -26,7 +27,7 @@ def pings_said(pipeline: Pipeline, spot: ToAddress, served: Served, asking: Sequ
     is_left_alone = address == NODE or address in own_addresses(state)
     if served.reach.is_external and not is_left_alone:
         is_left_alone = not state.claims.is_services_alone(address)
-    if is_left_alone or not pipeline.settings.config.answers_pings:
+    if is_left_alone or not answers_pings(pipeline.settings.config):
         return
     lines = pipeline.generations[spot.family].lines_of("pings")
     keys = [Element.of(each).key.split(" . ") for each in lines]

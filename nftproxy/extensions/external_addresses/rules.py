@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 import msgspec
 
+from nftproxy.extensions.external_addresses.fields import answers_pings, closes_external_addresses, is_asked_for
 from nftproxy.extensions.external_addresses.pings import AnsweredPings, PingSources, answered_pings
 from nftproxy.model.addresses import Address, Family, of_family
 from nftproxy.model.objects import Service, TrafficPolicy
@@ -59,19 +60,14 @@ def own_external_addresses(state: ClusterState, had: Iterable[ClaimedFront]) -> 
     return tuple(filter(state.claims.is_services_alone, found))
 
 
-def is_asked_for(config: Config) -> bool:
-    """Whether the configuration asks for closed ports or for answers to pings."""
-    return config.tells_external_addresses
-
-
 def elements(service: Service, config: Config) -> int:
     """The most elements that this feature adds for a Service."""
     lists = 1 + (service.external_policy is TrafficPolicy.LOCAL)
     ranges = max(keys_at_most(service.source_ranges), 1)
     found = 0
     for inside, external in addresses_by_family(service).values():
-        found += external if config.tells_external_addresses else 0
-        found += inside + external * lists * ranges if config.answers_pings else 0
+        found += external if is_asked_for(config) else 0
+        found += inside + external * lists * ranges if answers_pings(config) else 0
     return found
 
 
@@ -80,8 +76,8 @@ def table(state: ClusterState, settings: Settings, family: Family) -> Part | Non
     config = settings.config
     if not is_asked_for(config):
         return None
-    rejected = "" if config.closes_external_addresses else f"{ECHO[family]} "
-    pings = ((ECHO[family], answering_addresses(state, family)),) if config.answers_pings else ()
+    rejected = "" if closes_external_addresses(config) else f"{ECHO[family]} "
+    pings = ((ECHO[family], answering_addresses(state, family)),) if answers_pings(config) else ()
     return Part(TABLE, ExternalAddressesTable((("external-ips", rejected),), pings))
 
 
@@ -94,7 +90,7 @@ def ports(given: CompiledService) -> AddToPort:
     def add(port: CompiledPort) -> Addition | None:
         external = own_external_addresses(given.state, port.had)
         added: list[AnsweredPings] = []
-        if given.settings.config.answers_pings:
+        if answers_pings(given.settings.config):
             pings = answered_pings(port.had, {*cluster_ips, *external}, port.choice, sources)
             added = [each for each in pings if each not in answered]
             answered.update(added)

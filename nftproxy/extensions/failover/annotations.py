@@ -2,7 +2,18 @@
 
 from __future__ import annotations
 
-from nftproxy.model.annotations import Failover, Option, Word
+from enum import Enum
+
+from nftproxy.model.annotations import Option, Word
+
+
+class Failover(Enum):
+    """The failures of an endpoint after which its connections go to other endpoints."""
+
+    SILENT = "silent"
+    REFUSED = "refused"
+    GONE = "gone"
+
 
 FAILOVER: Option[frozenset[Failover]] = Option(
     "failover",

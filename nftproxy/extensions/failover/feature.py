@@ -9,12 +9,14 @@ from nftproxy.explanation.explained_extension import ExplainedExtension
 from nftproxy.explanation.ownership import Served
 from nftproxy.explanation.question import ToAddress
 from nftproxy.extensions.failover.annotations import FAILOVER as OPTION
+from nftproxy.extensions.failover.annotations import Failover
+from nftproxy.extensions.failover.fields import DEFAULT_FAILOVER
 from nftproxy.extensions.failover.gone_addresses import GoneAddresses
 from nftproxy.extensions.failover.rules import PORT, TABLE, FailoverTable, elements, ports, table, uses
 from nftproxy.extensions.failover.silent_places import SilentPlaces
 from nftproxy.extensions.failover.watched import concerned, left_out, silent_places
 from nftproxy.model.addresses import Protocol
-from nftproxy.model.annotations import PLAIN, Failover, Options
+from nftproxy.model.annotations import PLAIN, Options
 from nftproxy.model.settings import Config
 from nftproxy.pipeline import Pipeline
 from nftproxy.policy.facts import Part
@@ -35,7 +37,7 @@ def _remarks(_pipeline: Pipeline, _spot: ToAddress, served: Served, _asking: Seq
 
 
 def _defaults(config: Config) -> Options:
-    return Options.of({OPTION: config.failover}) if config.failover else PLAIN
+    return Options.of({OPTION: config[DEFAULT_FAILOVER]}) if config[DEFAULT_FAILOVER] else PLAIN
 
 
 FAILOVER = ExplainedExtension(

@@ -18,8 +18,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator
 
+from nftproxy.extensions.failover.annotations import Failover
 from nftproxy.model.addresses import Address, Family, Protocol
-from nftproxy.model.annotations import Failover
 from nftproxy.model.objects import ObjectKey
 from nftproxy.policy.extension import Change, Settings
 from nftproxy.policy.flows import AddressPort, Sweeps, fronts_served

@@ -13,8 +13,8 @@ from typing import NamedTuple
 
 import msgspec
 
+from nftproxy.extensions.failover.annotations import Failover
 from nftproxy.model.addresses import Address
-from nftproxy.model.annotations import Failover
 from nftproxy.model.objects import Place, TrafficPolicy
 from nftproxy.policy.choosing.verdicts import Choice, ChoiceReason
 from nftproxy.policy.extension import CompiledPort

@@ -6,10 +6,9 @@ from collections.abc import Collection
 
 import msgspec
 
-from nftproxy.extensions.failover.annotations import FAILOVER
+from nftproxy.extensions.failover.annotations import FAILOVER, Failover
 from nftproxy.extensions.failover.memberships import port_failover
 from nftproxy.model.addresses import Family, Protocol
-from nftproxy.model.annotations import Failover
 from nftproxy.model.objects import Service, TrafficPolicy
 from nftproxy.model.settings import Config
 from nftproxy.policy.extension import AddToPort, CompiledPort, CompiledService, Settings

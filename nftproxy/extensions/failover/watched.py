@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from nftproxy.extensions.failover.annotations import FAILOVER
+from nftproxy.extensions.failover.annotations import FAILOVER, Failover
 from nftproxy.extensions.failover.silent_places import SilentPlaces
 from nftproxy.model.addresses import Protocol
-from nftproxy.model.annotations import Failover
 from nftproxy.model.objects import EndpointSlice, ObjectKey, Place, Service
 from nftproxy.policy.state import ClusterState
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from nftproxy.explanation.explained_extension import ExplainedExtension
 from nftproxy.explanation.question import ToAddress
+from nftproxy.extensions.fast_path.fields import INTERFACES
 from nftproxy.extensions.fast_path.rules import TEMPLATE, whole_table
 from nftproxy.model.addresses import Protocol
 from nftproxy.model.codes import Code
@@ -16,7 +17,7 @@ from nftproxy.pipeline import Pipeline
 def _remarks_on_question(pipeline: Pipeline, spots: Sequence[ToAddress]) -> Iterator[str]:
     """A remark if established connections to any of these places take the fast path."""
     config = pipeline.settings.config
-    if not (config.fast_path.interfaces and any(spot.protocol is not Protocol.SCTP for spot in spots)):
+    if not (config[INTERFACES] and any(spot.protocol is not Protocol.SCTP for spot in spots)):
         return
     if "fast_path" in pipeline.unavailable:
         code = Code.FAST_PATH_INCOMPLETE
@@ -24,13 +25,13 @@ def _remarks_on_question(pipeline: Pipeline, spots: Sequence[ToAddress]) -> Iter
     else:
         yield (
             "once established, a connection to an endpoint that arrives and leaves at "
-            f"{', '.join(config.fast_path.interfaces)} takes the fast path, past all chains"
+            f"{', '.join(config[INTERFACES])} takes the fast path, past all chains"
         )
 
 
 def _listed(pipeline: Pipeline, service: Service) -> Iterator[str]:
     """A note if established connections to the Service take the fast path."""
-    interfaces = pipeline.settings.config.fast_path.interfaces
+    interfaces = pipeline.settings.config[INTERFACES]
     is_there = bool(interfaces) and "fast_path" not in pipeline.unavailable
     if is_there and any(port.protocol is not Protocol.SCTP for port in service.ports):
         yield f"established connections at {', '.join(interfaces)} take the fast path"

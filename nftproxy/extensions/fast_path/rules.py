@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import msgspec
 
+from nftproxy.extensions.fast_path.fields import CONNECTIONS, INTERFACES, FastPathScope
 from nftproxy.model.addresses import FAST_PATH_TABLE
-from nftproxy.model.settings import Config, FastPathScope
+from nftproxy.model.settings import Config
 from nftproxy.policy.facts import Part
 
 TEMPLATE = "extensions/fast_path/fast-path.nft.j2"
@@ -31,8 +32,8 @@ class FastPathFacts(msgspec.Struct, frozen=True):
 
 def whole_table(config: Config) -> Part | None:
     """The table of the fast path, None if it is off."""
-    if not config.fast_path.interfaces:
+    if not config[INTERFACES]:
         return None
-    is_restricted = config.fast_path.connections is FastPathScope.SERVICES
+    is_restricted = config[CONNECTIONS] is FastPathScope.SERVICES
     match = "ct status dnat ct status assured" if is_restricted else "ct status assured"
     return Part(TEMPLATE, FastPathFacts(f"inet {FAST_PATH_TABLE}", match, PACKETS))

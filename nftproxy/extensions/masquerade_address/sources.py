@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from nftproxy.extensions.masquerade_address.fields import MASQUERADE_ADDRESS
 from nftproxy.model.addresses import FAMILY_NAMES, Address, AddressRange, Family, of_family
 from nftproxy.model.events import Observation
 from nftproxy.model.settings import Config
@@ -35,12 +36,12 @@ def words(family: Family, fault: str) -> str:
 
 def interfaces(config: Config) -> tuple[str, ...]:
     """The names of the configured interfaces."""
-    return tuple(each for each in config.masquerade_address if isinstance(each, str))
+    return tuple(each for each in config[MASQUERADE_ADDRESS] if isinstance(each, str))
 
 
 def node_source(state: ClusterState, config: Config, family: Family) -> NodeSource:
     """The source of a family's masqueraded connections.  Only addresses that the node has can take answers."""
-    asked = config.masquerade_address
+    asked = config[MASQUERADE_ADDRESS]
     for given in (each for each in asked if isinstance(each, AddressRange) and each.family is family):
         own = own_addresses(state)
         absent = [each for each in given.addresses() if each not in own]

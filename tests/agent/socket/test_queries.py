@@ -16,13 +16,13 @@ from nftproxy.agent.socket.queries import QueryContext
 from nftproxy.agent.socket.readiness import ClusterUnknown
 from nftproxy.commands.list import LISTINGS
 from nftproxy.explanation.answer import Explanation
+from nftproxy.extensions.external_addresses.fields import ExternalAddresses, Ping
 from nftproxy.extensions.failover.silent_places import SilentPlaces
 from nftproxy.model.addresses import Address, Family
 from nftproxy.model.codes import Code
 from nftproxy.model.errors import BadInput
 from nftproxy.model.events import Put, Removed
 from nftproxy.model.objects import ClusterObject, ObjectKey, Place, Service
-from nftproxy.model.settings import ExternalAddresses, FastPath, Ping
 from nftproxy.pipeline import Pipeline
 from nftproxy.sources.activity import ResourceActivity
 from tests.agent.reporting.test_metrics import reporter
@@ -276,9 +276,8 @@ def test_a_service_row_has_closed_addresses_and_pings() -> None:
 @pytest.mark.parametrize(("port", "is_fast"), [("dns:53/udp", True), ("http:80", True), ("ss7:80/sctp", False)])
 def test_a_service_row_has_the_fast_path(port: str, is_fast: bool) -> None:
     """A note says that established connections take the fast path, which SCTP never does."""
-    fast_path = FastPath(("eth0", "veth*"))
     notes = ("established connections at eth0, veth* take the fast path",) if is_fast else ()
-    row = service_row(service(ports=[port]), slice_of(ports=[port]), fast_path=fast_path)
+    row = service_row(service(ports=[port]), slice_of(ports=[port]), fast_path_interfaces=("eth0", "veth*"))
     assert (row.state, row.notes) == ("Served", notes)
 
 
@@ -387,7 +386,7 @@ def test_the_connections_of_the_fast_path_are_counted_once_for_all_that_wait(mon
     monkeypatch.setattr(queries, "offloaded_connections", read)
     monkeypatch.setattr(queries, "fast_path_interfaces", lambda: frozenset({"veth1", "eth0"}))
     monkeypatch.setattr(shared_reading, "PROGRESS", 0.01)
-    handler = queries.query_handlers(knowing(pipeline(fast_path=FastPath(("eth0", "veth*")))))["/v1/status"]
+    handler = queries.query_handlers(knowing(pipeline(fast_path_interfaces=("eth0", "veth*"))))["/v1/status"]
 
     for pieces in ask_together(handler, ready):
         assert pieces[0] == b"\n"

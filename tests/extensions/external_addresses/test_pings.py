@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
+from nftproxy.extensions.external_addresses.fields import Ping
 from nftproxy.model.addresses import Address, Family
 from nftproxy.model.events import ApiServers, Put
 from nftproxy.model.objects import Place, Service
-from nftproxy.model.settings import Ping
 from nftproxy.pipeline import Pipeline
 from tests.support.factories import host_addresses, networks, node, pipeline, service, slice_of
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from nftproxy.extensions.failover.annotations import FAILOVER
+from nftproxy.extensions.failover.annotations import FAILOVER, Failover
 from nftproxy.extensions.failover.silent_places import SilentPlaces
 from nftproxy.model.addresses import Address
-from nftproxy.model.annotations import Failover, Options
+from nftproxy.model.annotations import Options
 from nftproxy.model.events import Listed, Put
 from nftproxy.model.objects import Place, Service
 from tests.policy.test_state import configured, state, touched_endpoints

@@ -10,7 +10,6 @@ from collections.abc import Iterable, Iterator
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from msgspec import structs
 from nftproxy_conformance.specification.oracle import Oracle
 from nftproxy_conformance.specification.world import Place, World
 from nftproxy_conformance.strategies import quick
@@ -18,15 +17,15 @@ from nftproxy_conformance.strategies.histories import histories
 from nftproxy_conformance.strategies.objects import all_settings
 
 from nftproxy.extensions.failover import gone_addresses
+from nftproxy.extensions.failover.annotations import Failover
 from nftproxy.extensions.failover.gone_addresses import PAUSE, START_PAUSE, GoneAddresses
 from nftproxy.model.addresses import Address, Family, Protocol
-from nftproxy.model.annotations import Failover
 from nftproxy.model.events import Event, Listed, Put, Removed
 from nftproxy.model.objects import Endpoint, EndpointSlice, Service
 from nftproxy.pipeline import Pipeline
 from nftproxy.policy.extension import Settings
 from nftproxy.policy.flows import AddressPort, Flow, fronts_served, is_stale
-from tests.support.factories import key, pipeline, renderer, service, slice_of
+from tests.support.factories import config_of, key, pipeline, renderer, service, slice_of
 
 GONE = {"failover": "gone"}
 FIRST, SECOND = Address("10.1.0.4"), Address("10.1.1.4")
@@ -235,7 +234,7 @@ def test_a_start_ends_exactly_the_connections_that_the_specification_ends(
     given_settings: Settings, history: list[list[Event]], failover: frozenset[Failover]
 ) -> None:
     """In any cluster the agent ends exactly the connections that the oracle names."""
-    settings = dataclasses.replace(given_settings, config=structs.replace(given_settings.config, failover=failover))
+    settings = dataclasses.replace(given_settings, config=config_of(given_settings.config, failover=failover))
     made = Pipeline("node-a", settings, renderer())
     addresses = {Address("10.1.99.9"), *(each.address for batch in history for each in _endpoints(batch))}
     for batch in history:

@@ -12,11 +12,11 @@ from nftproxy.explanation.question import ToAddress
 from nftproxy.extensions.fast_path.agent import fast_path
 from nftproxy.extensions.fast_path.agent.fast_path import keep_fast_path
 from nftproxy.extensions.fast_path.feature import FAST_PATH
+from nftproxy.extensions.fast_path.fields import FastPath, FastPathScope
 from nftproxy.kernel.async_kernel import AsyncKernel
 from nftproxy.kernel.child_process import in_scratch_namespace
 from nftproxy.kernel.nfnetlink.flowtable import fast_path_interfaces, follow_interfaces, other_flowtables
 from nftproxy.model.addresses import Address, Protocol
-from nftproxy.model.settings import FastPath, FastPathScope
 from tests.support.factories import pipeline, service, slice_of
 
 
@@ -69,8 +69,7 @@ def test_a_kernel_that_knows_beginnings_follows_interfaces(
 
     async def keep() -> None:
         kernel = AsyncKernel()
-        chosen = FastPath(interfaces)
-        await keep_fast_path(pipeline(fast_path=chosen), kernel, lambda *each: reports.append(each))
+        await keep_fast_path(pipeline(fast_path_interfaces=interfaces), kernel, lambda *each: reports.append(each))
         kernel.close()
 
     asyncio.run(keep())
@@ -89,17 +88,20 @@ def test_a_kernel_that_knows_beginnings_follows_interfaces(
 )
 def test_the_table_adds_connections(scope: FastPathScope, rule: str) -> None:
     """A single rule adds connections, of Services or all.  Its comment differs, so that a change replaces the table."""
-    table = pipeline(fast_path=FastPath(("eth0",), scope)).whole_tables["fast_path"]
+    table = pipeline(fast_path_interfaces=("eth0",), fast_path_connections=scope).whole_tables["fast_path"]
     assert table.text.count("flow add") == 1
     assert rule in table.text
     assert f'comment "{table.comment}"' in table.text
-    comments = {pipeline(fast_path=FastPath(("eth0",), each)).whole_tables["fast_path"] for each in FastPathScope}
+    comments = {
+        pipeline(fast_path_interfaces=("eth0",), fast_path_connections=each).whole_tables["fast_path"]
+        for each in FastPathScope
+    }
     assert len(comments) == 2
 
 
 def test_rules_without_it_are_the_same() -> None:
     """The other tables don't depend on the fast path."""
-    without, with_it = pipeline(), pipeline(fast_path=FastPath(("*",)))
+    without, with_it = pipeline(), pipeline(fast_path_interfaces=("*",))
     assert without.whole_tables == {}
     assert without.full_transaction({}) == with_it.full_transaction({})
 
@@ -114,7 +116,7 @@ def _kept(interfaces: tuple[str, ...]) -> list[tuple[int, str]]:
             reports.append((count, fault))
             first.set()
 
-        task = asyncio.create_task(keep_fast_path(pipeline(fast_path=FastPath(interfaces)), kernel, report))
+        task = asyncio.create_task(keep_fast_path(pipeline(fast_path_interfaces=interfaces), kernel, report))
         await asyncio.wait([task, asyncio.create_task(first.wait())], return_when=asyncio.FIRST_COMPLETED, timeout=60)
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
@@ -145,7 +147,7 @@ def test_nothing_happens_without_a_table() -> None:
 
 def test_a_fast_path_that_is_not_there_is_not_promised() -> None:
     """While the kernel has no fast path, an explanation says that packets pass all chains, and a listing is silent."""
-    made = pipeline(service(), slice_of(), fast_path=FastPath(("veth*",)))
+    made = pipeline(service(), slice_of(), fast_path_interfaces=("veth*",))
     spots = [ToAddress(Address("10.96.0.10"), Protocol.TCP, 80)]
     assert "past all chains" in "".join(FAST_PATH.remarks_on_question(made, spots))
     assert list(FAST_PATH.listed(made, service())) == ["established connections at veth* take the fast path"]

@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 
 from nftproxy.config.parse_config import EMPTY_CONFIG, parse_config
+from nftproxy.extensions.masquerade_address.fields import MASQUERADE_ADDRESS
 from nftproxy.extensions.masquerade_address.sources import InterfaceAddresses, NodeSource, node_source
+from nftproxy.installed_fields import FIELDS
 from nftproxy.model.addresses import Address, AddressRange
 from nftproxy.model.errors import BadInput
 from nftproxy.model.events import Put, Seen
@@ -18,8 +20,8 @@ OWN = ("192.0.2.1", "192.0.2.2", "192.0.2.3", "192.0.2.4", "2001:db8::1")
 
 def parsed(*given: object) -> tuple[AddressRange | str, ...]:
     """The value of the field in a configuration file."""
-    config, _ = parse_config({**EMPTY_CONFIG, "nftproxy": {"masqueradeAddress": list(given)}}, "a test")
-    return config.masquerade_address
+    config, _ = parse_config({**EMPTY_CONFIG, "nftproxy": {"masqueradeAddress": list(given)}}, "a test", FIELDS)
+    return config[MASQUERADE_ADDRESS]
 
 
 def source(given: tuple[AddressRange | str, ...], *found: Seen) -> tuple[NodeSource, NodeSource]:

@@ -28,8 +28,8 @@ from nftproxy.agent.socket import answers
 from nftproxy.agent.socket.answers import AgentState, FastPathState
 from nftproxy.commands.agent_client import AgentClient
 from nftproxy.extensions.fast_path.agent.fast_path import MOST_INTERFACES
+from nftproxy.extensions.fast_path.fields import FastPath, FastPathScope
 from nftproxy.kernel.nfnetlink.nft_queries import fast_path_comment
-from nftproxy.model.settings import FastPath, FastPathScope
 from nftproxy.sources.interfaces import interface_names
 from nftproxy.trace.links import add_addresses, join
 from tests.support.flowtables import has_flowtables

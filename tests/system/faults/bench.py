@@ -26,6 +26,7 @@ from nftproxy_conformance.lab.topology import CLUSTER_CIDR, CLUSTER_CIDR6, NODE_
 from nftproxy.api.parse import parse_object
 from nftproxy.api.resources import resources
 from nftproxy.installed import INSTALLED, OPTIONS
+from nftproxy.installed_fields import FIELDS
 from nftproxy.kernel.capabilities import probe
 from nftproxy.kernel.libnftables import Kernel
 from nftproxy.kernel.nfnetlink.nft_queries import generation
@@ -168,7 +169,7 @@ class Bench(AgentProcess):
         self.configuration["nftproxy"] = {"agentSocket": str(self.socket_path)}
         self.config_map = ConfigMap(directory / "config", yaml.safe_dump(self.configuration))
         self.options = ("--config", str(self.config_map.path), *arguments, *FOR_AGENTS)
-        self._settings = Settings(load_config(self.config_map.path)[0], probe().capabilities, INSTALLED)
+        self._settings = Settings(load_config(self.config_map.path, FIELDS)[0], probe().capabilities, INSTALLED)
         self._renderer = renderer()
         self._wanted: tuple[int, Held] = (-1, {})
         self._held: tuple[int, Held] = (-1, {})

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from nftproxy_conformance.lab import NODE, PORT_UNREACHABLE, TCP_RESET, UNTOUCHED, Lab, Origin
 
+from nftproxy.extensions.external_addresses.fields import ExternalAddresses
 from nftproxy.model.addresses import Address
 from nftproxy.model.events import ApiServers, Put
 from nftproxy.model.objects import ClusterObject, Place, Service
-from nftproxy.model.settings import ExternalAddresses
 from tests.support.cluster import Cluster, Ip, everywhere, exposed_service, masqueraded, pods
 from tests.support.factories import networks, node, service
 from tests.system.packets.rivals import two

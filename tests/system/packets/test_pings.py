@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from nftproxy_conformance.lab import ANSWERED, PING, PORT_UNREACHABLE, Lab, Origin
 
+from nftproxy.extensions.external_addresses.fields import Ping
 from nftproxy.model.objects import ClusterObject
-from nftproxy.model.settings import Ping
 from tests.support.cluster import Cluster, Ip, exposed_service, pods
 from tests.support.factories import networks
 from tests.system.packets.rivals import two

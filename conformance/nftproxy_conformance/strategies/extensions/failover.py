@@ -1,9 +1,11 @@
-"""Strategies for failover: which endpoints are silent, and which of these refuse."""
+"""Strategies for failover: which endpoints are silent or refuse, and the failures that a configuration names."""
 
 from __future__ import annotations
 
 from hypothesis import strategies as st
 
+from nftproxy.extensions.failover.annotations import Failover
+from nftproxy.extensions.failover.fields import DEFAULT_FAILOVER
 from nftproxy.extensions.failover.silent_places import SilentPlaces
 from nftproxy.model.addresses import Family
 from nftproxy.model.objects import Place
@@ -15,4 +17,7 @@ silences: st.SearchStrategy[SilentPlaces] = some(
 ).map(lambda places: SilentPlaces(places, frozenset(places[::2])))
 """Silent endpoints, the longest silent first, of which every other one refuses."""
 
-FAILOVER = Inputs(observed=((SilentPlaces(()), silences),))
+FAILOVER = Inputs(
+    fields=lambda _: {DEFAULT_FAILOVER: st.sampled_from([frozenset(), frozenset(), frozenset(Failover)])},
+    observed=((SilentPlaces(()), silences),),
+)

@@ -28,12 +28,12 @@ from nftproxy.agent.reporting.metrics import Metrics
 from nftproxy.agent.reporting.occurrences import Occurrence
 from nftproxy.agent.tcp import socket_family
 from nftproxy.extensions.failover.agent.unanswered import STUCK, Retransmission, UnansweredConnection, UnansweredReader
+from nftproxy.extensions.failover.annotations import Failover
 from nftproxy.extensions.failover.silence import ProbeAnswer, Silence
 from nftproxy.extensions.failover.silent_places import SilentPlaces
 from nftproxy.extensions.failover.watched import silent_places, watched, watched_places
 from nftproxy.logs import inform, warn
 from nftproxy.model.addresses import Family, family_of
-from nftproxy.model.annotations import Failover
 from nftproxy.model.codes import Code
 from nftproxy.model.errors import Unavailable
 from nftproxy.model.events import Event, Put

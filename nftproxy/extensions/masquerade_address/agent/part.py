@@ -6,6 +6,7 @@ import contextlib
 from collections.abc import AsyncGenerator, Mapping, Sequence
 
 from nftproxy.agent.agent_part import AgentContext, AgentPart
+from nftproxy.extensions.masquerade_address.fields import MASQUERADE_ADDRESS
 from nftproxy.extensions.masquerade_address.sources import InterfaceAddresses, interfaces, node_source, words
 from nftproxy.model.codes import Code
 from nftproxy.model.events import Event, Put
@@ -23,7 +24,7 @@ class MasqueradeAddressPart(AgentPart):
     @classmethod
     def make(cls, context: AgentContext) -> AgentPart | None:
         """Return the part, None if nothing is configured."""
-        return cls(context) if context.pipeline.settings.config.masquerade_address else None
+        return cls(context) if context.pipeline.settings.config[MASQUERADE_ADDRESS] else None
 
     def sources(self) -> Mapping[str, AsyncGenerator[Sequence[Event]]]:
         """The addresses of the configured interfaces."""

@@ -1,0 +1,121 @@
+"""The fields that extensions declare (model/config_fields.py): their types, their values, and /configz."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable, Sequence
+from enum import Enum
+from typing import Any, cast
+
+import msgspec
+
+from nftproxy.api.decode import Report, Shape, show
+from nftproxy.api.validate import several
+from nftproxy.config.address_ranges import address_ranges
+from nftproxy.config.shapes import KubeProxyConfiguration, Nftproxy
+from nftproxy.config.values import INTERFACE, interfaces, member
+from nftproxy.model.annotations import Word
+from nftproxy.model.config_fields import ConfigField, FieldForm
+from nftproxy.model.settings import Config, Values
+
+Fields = Sequence[ConfigField[Any]]
+
+
+@functools.cache
+def shape_with(fields: tuple[ConfigField[Any], ...]) -> type[KubeProxyConfiguration]:
+    """The types of a configuration's fields, those of the section `nftproxy` with declared fields."""
+    section = _shape("Nftproxy", Nftproxy, ((each.name, _type(each.form)) for each in fields))
+    members: list[tuple[str, Any, Any]] = [("nftproxy", section | None, None)]
+    found = msgspec.defstruct("KubeProxyConfiguration", members, bases=(KubeProxyConfiguration,))
+    return cast("type[KubeProxyConfiguration]", found)
+
+
+def _shape(name: str, base: type[Shape], fields: Iterable[tuple[str, Any]]) -> type[Shape]:
+    """A shape with further fields, given as paths and types.  A path of several names leads to a section."""
+    members: dict[str, list[tuple[str, Any]]] = {}
+    for path, type_ in fields:
+        first, _, rest = path.partition(".")
+        members.setdefault(first, []).append((rest, type_))
+    types = {name: each[0][1] if not each[0][0] else _shape(name, Shape, each) for name, each in members.items()}
+    found: list[tuple[str, Any, Any]] = [(name, type_ | None, None) for name, type_ in types.items()]
+    return cast("type[Shape]", msgspec.defstruct(name, found, bases=(base,)))
+
+
+def _type(form: FieldForm | Word) -> object:
+    match form:
+        case FieldForm.TRUTH:
+            return bool
+        case FieldForm.INTERFACES | FieldForm.NODE_ADDRESSES | Word(is_list=True):
+            return list[object]
+        case Word():
+            return str
+
+
+def declared_values(section: Shape | None, fields: Fields, report: Report) -> Values:
+    """The values of declared fields in a section `nftproxy`, None for no section."""
+    return tuple((each, _value(section, each, report)) for each in fields)
+
+
+def _value(section: Shape | None, field: ConfigField[Any], report: Report) -> object:
+    value = _judged(_at(section, field.name), field, report)
+    if field.needs and value != field.default and not _at(section, field.needs[0]):
+        name, why = field.needs
+        report(field.path, f"{text_of(field, value)} needs nftproxy.{name}: {why}")
+    return value
+
+
+def _judged(given: Any, field: ConfigField[Any], report: Report) -> object:
+    match field.form:
+        case FieldForm.TRUTH:
+            return bool(given)
+        case FieldForm.INTERFACES:
+            return several(given, interfaces, field.path, report)
+        case FieldForm.NODE_ADDRESSES:
+            return address_ranges(given or (), INTERFACE.fullmatch, field.path, report)
+        case Word(words, is_list=True):
+            return frozenset(several(given, functools.partial(_word, words), field.path, report))
+        case Word():
+            return member(given, field.default, field.path, report)
+
+
+def _word(words: type[Enum], value: object, path: str, report: Report) -> Enum | None:
+    found = next((each for each in words if each.value == value), None)
+    if found is None:
+        report(path, f"{show(value)} is not one of {', '.join(each.value for each in words)}")
+    return found
+
+
+def _at(section: Shape | None, path: str) -> Any:
+    """The value at a path of the API's names, None if a section of it is missing."""
+    found: Any = section
+    for step in path.split("."):
+        names = {each.encode_name: each.name for each in msgspec.structs.fields(found)} if found is not None else {}
+        found = getattr(found, names[step]) if names else None
+    return found
+
+
+def text_of(field: ConfigField[Any], value: Any) -> object:
+    """The value of a field as a file has it."""
+    match field.form:
+        case FieldForm.TRUTH:
+            return value
+        case FieldForm.INTERFACES:
+            return list(value)
+        case FieldForm.NODE_ADDRESSES:
+            return list(map(str, value))
+        case Word(is_list=True):
+            return sorted(each.value for each in value)
+        case Word():
+            return value.value
+
+
+def declared_texts(config: Config) -> dict[str, Any]:
+    """The declared fields as a file's section `nftproxy` has them."""
+    found: dict[str, Any] = {}
+    for field, value in config.declared:
+        *sections, last = field.name.split(".")
+        place = found
+        for name in sections:
+            place = place.setdefault(name, {})
+        place[last] = text_of(field, value)
+    return found
