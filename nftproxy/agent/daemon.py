@@ -32,6 +32,7 @@ from nftproxy.agent.lifecycle.shutdown import SIGNALS, asked_to_end, ends_in_any
 from nftproxy.agent.lifecycle.startup_taint import StartupTaint
 from nftproxy.agent.loop import SyncLoop
 from nftproxy.agent.node_watch import watch_node
+from nftproxy.agent.process_watch import watch_process
 from nftproxy.agent.reporting import occurrences
 from nftproxy.agent.reporting.event_recorder import EventRecorder, PostEvent
 from nftproxy.agent.reporting.fault_reporter import FaultReporter
@@ -46,6 +47,7 @@ from nftproxy.api.kinds import kinds_for
 from nftproxy.build import this_build
 from nftproxy.kernel.agent_lock import AgentLock
 from nftproxy.kernel.async_kernel import AsyncKernel
+from nftproxy.kernel.busy_threads import NotedThreads
 from nftproxy.kernel.conntrack.sweeps import SweepQueue
 from nftproxy.kernel.drift import TableWatch
 from nftproxy.kernel.libnftables import Kernel
@@ -138,6 +140,7 @@ class Daemon:
         and status.  `post` sends an Event.  `nodes` removes the startup taint.  The result says whether to restart.  In
         that case the lock stays for the next program image of this process.
         """
+        asyncio.get_running_loop().set_default_executor(NotedThreads("looks"))
         waiting = asyncio.ensure_future(until_alone(self._reporter.health.waits_for_agent))
         restarting = asyncio.ensure_future(reason_to_restart)
         self._stop_for(restarting, waiting)
@@ -218,6 +221,7 @@ class Daemon:
         for part in self._parts:
             yield from part.background()
         yield partial(watch_node, self._pipeline, self.faults)
+        yield partial(watch_process, self.faults)
         if nodes is not None:
             yield partial(watch_credentials, nodes.credentials_fault, self.faults.report_credentials)
         if config.startup_taint and nodes is not None:

@@ -22,7 +22,10 @@ import msgspec
 
 from nftproxy.agent.socket.answers import NAMESPACE, End, Line, ListingRow
 from nftproxy.commands.options import options
+from nftproxy.commands.output import age
 from nftproxy.kernel.agent_lock import LockHolder, holder
+from nftproxy.kernel.cgroups import cpu_limit
+from nftproxy.kernel.killed import last_killed
 from nftproxy.kernel.unix_sockets import network_namespace, peer
 from nftproxy.model.codes import Code
 from nftproxy.model.errors import BadInput, NftproxyError, Problem, Unavailable
@@ -176,7 +179,7 @@ class AgentClient(NamedTuple):
         if state in ("T", "t"):
             return NoAnswerInTime(f"{what}: it is stopped", f"let it go on: kill -CONT {process}", process)
         return NoAnswerInTime(
-            what,
+            what + _cpu_limit(process),
             "the rules stay in force and follow no changes; see its log, and whether /livez on port 10256 answers; "
             "after a restart it reloads its rules, which disturbs no connection",
             process,
@@ -192,7 +195,7 @@ class AgentClient(NamedTuple):
         if running is None:
             advice = "no nftproxy runs in this network namespace: start it; until then the rules stay as they are"
             elsewhere = "from another machine: kubectl nftproxy COMMAND"
-            return NoAnswer(what, f"{advice} ({elsewhere})")
+            return NoAnswer(what + _last_killed(), f"{advice} ({elsewhere})")
         return NoAnswer(
             f"{what}, but an agent runs{_number(running.process)}",
             "it has another socket (nftproxy.agentSocket; pass it by --agent-socket), or its log says why it has none",
@@ -218,6 +221,24 @@ def _state_of(process: int) -> str:
         return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0]
     except (OSError, IndexError):
         return ""
+
+
+def _cpu_limit(process: int) -> str:
+    """Say that a CPU limit stops a process, if it has one."""
+    limit = cpu_limit(process) if process else None
+    if limit is None or not limit.stopped:
+        return ""
+    times = f"{limit.stopped} of {limit.periods} periods"
+    return f": its cgroup allows it {limit.cpus:g} CPUs, and has stopped it in {times} ({Code.CPU_LIMITED})"
+
+
+def _last_killed() -> str:
+    """Say that the kernel has killed an agent for want of memory, if its log says so."""
+    killed = last_killed()
+    if killed is None:
+        return ""
+    limit = "beyond the memory limit of its cgroup" if killed.by_cgroup else "as the machine had no memory left"
+    return f"; {age(killed.age)} ago the kernel killed an agent (process {killed.process}), {limit}"
 
 
 class _AgentConnection(http.client.HTTPConnection):

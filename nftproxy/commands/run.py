@@ -34,6 +34,7 @@ from nftproxy.kernel.agent_lock import INHERITED
 from nftproxy.kernel.capabilities import machine_lacks, probe
 from nftproxy.kernel.child_process import forked_ahead, in_child
 from nftproxy.kernel.in_two import in_two
+from nftproxy.kernel.killed import name_process
 from nftproxy.kernel.libnftables import Kernel
 from nftproxy.kernel.nfnetlink import nft_queries
 from nftproxy.kernel.process_resources import (
@@ -140,6 +141,7 @@ def run_command(
     elif _is_true(init_only, "init-only"):
         sysctl.set_up_node(config)
     else:
+        name_process()
         _run(config, file, templates, source, api_servers)
 
 

@@ -17,6 +17,7 @@ import threading
 from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
+from nftproxy.kernel.busy_threads import BUSY
 from nftproxy.model.errors import Unavailable
 
 Result = TypeVar("Result")
@@ -70,6 +71,7 @@ class _Call(Generic[Result]):
     def __init__(self, call: Callable[..., Result], arguments: tuple[object, ...]) -> None:
         self._call = call
         self._arguments = arguments
+        self._number = BUSY.begin(call)
         self._result: Result
         self._error: BaseException | None = None
         self._lasts = threading.Lock()
@@ -92,6 +94,7 @@ class _Call(Generic[Result]):
             self._result = self._call(*self._arguments)
         except BaseException as error:  # noqa: BLE001  # the caller gets any exception
             self._error = error
+        BUSY.end(self._number)
         self._lasts.release()
         if self._over is not None:
             with contextlib.suppress(RuntimeError):  # the loop has ended

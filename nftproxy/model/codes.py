@@ -47,6 +47,8 @@ class Code(StrEnum):
     AGENT_SOCKET_STRANGER = "NFT022", "A user without permission has asked the agent"
     AGENT_SILENT = "NFT023", "The agent doesn't answer a command"
     NODE_PORTS_NOWHERE = "NFT024", "The Node has no address that could serve node ports"
+    THREAD_HANGS = "NFT025", "A thread of the agent hangs"
+    CPU_LIMITED = "NFT026", "A CPU limit stops the agent most of the time"
 
     CONFIGURATION_UNREADABLE = "NFT101", "The configuration file can't be read"
     CONFIGURATION_INVALID = "NFT102", "A value in the configuration can't be used"

@@ -11,6 +11,7 @@ from nftproxy.agent.lifecycle.rivals import in_words
 from nftproxy.agent.reporting import occurrences
 from nftproxy.agent.reporting.event_recorder import EventRecorder
 from nftproxy.agent.reporting.sync_reporter import SyncReporter
+from nftproxy.kernel.busy_threads import BusyCall
 from nftproxy.kernel.others.other_proxies import PROXIES, Traces
 from nftproxy.logs import inform, warn
 from nftproxy.model.addresses import FAMILY_NAMES, Address, Family
@@ -122,6 +123,17 @@ class FaultReporter:
         """Report that connection tracking is nearly full, with entries and limit in words.  "" means that it isn't."""
         warning = f"connection tracking has {fill}: once it is full, the kernel drops new connections"
         self.report_ongoing(Code.CONNTRACK_FULL, {"": warning} if fill else {}, "connection tracking has room again")
+
+    def report_hanging(self, calls: Iterable[BusyCall], seconds: float) -> None:
+        """Report the calls of threads that haven't ended for so many seconds."""
+        text = "a thread hangs, so faults may go unseen, or changes wait: its call `{}` takes more than {:.0f} s"
+        warnings = {call: text.format(call.function, seconds) for call in calls}
+        self.report_ongoing(Code.THREAD_HANGS, warnings, "no thread hangs any more")
+
+    def report_cpu_limit(self, fault: str) -> None:
+        """Report how often a CPU limit stops the agent, "" if it doesn't."""
+        warning = f"the agent follows changes late: {fault}"
+        self.report_ongoing(Code.CPU_LIMITED, {"": warning} if fault else {}, "the CPU limit suffices again")
 
     def report_fast_path(self, interfaces: int, fault: str) -> None:
         """Report how many interfaces the fast path has, and its fault ("" for none)."""

@@ -27,11 +27,11 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
 import tenacity
 
+from nftproxy.kernel.busy_threads import NotedThreads
 from nftproxy.kernel.nfnetlink.sockets import open_socket
 from nftproxy.logs import warn
 from nftproxy.model.addresses import Address, Family, Protocol, family_of
@@ -82,7 +82,7 @@ class SweepQueue:
         self._is_closing = threading.Event()
         self._sweeper = Sweeper(self._is_closing.wait)
         self._tasks: set[asyncio.Task[int]] = set()
-        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="conntrack")
+        self._thread = NotedThreads("conntrack", 1)
 
     def schedule(self, sweeps: Sweeps) -> None:
         """Start a sweep in the background."""

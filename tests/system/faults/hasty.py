@@ -5,7 +5,7 @@
 
 import functools
 
-from nftproxy.agent import daemon, node_watch
+from nftproxy.agent import daemon, node_watch, process_watch
 from nftproxy.agent.lifecycle import credentials_watch, rivals
 from nftproxy.agent.reporting import freshness
 from nftproxy.api.pauses import ReflectorTimes
@@ -17,6 +17,10 @@ BOOKMARKS = 0.3
 """Seconds between bookmarks, which keep a watch from timing out."""
 PROXIES_PERIOD = 0.3
 """Seconds between two checks for other proxies, for routes to pods, of forwarding, credentials, and of conntrack."""
+PROCESS_PERIOD = 1.5
+"""Seconds between two looks at hanging threads and the CPU limit."""
+LONGEST_CALL = 5.0
+"""Seconds for which a thread's call may take."""
 GRACE = 0.5
 """Seconds for which requests may fail before a resource counts as out of touch."""
 SILENCE = 4.0
@@ -33,6 +37,7 @@ def main() -> None:
     vars(freshness)["LONGEST_SILENCE"] = SILENCE
     vars(node_watch)["PERIOD"] = PROXIES_PERIOD
     vars(credentials_watch)["PERIOD"] = PROXIES_PERIOD
+    vars(process_watch).update(PERIOD=PROCESS_PERIOD, LONGEST_CALL=LONGEST_CALL)
     cli.main()
 
 

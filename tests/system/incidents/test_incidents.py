@@ -1,6 +1,7 @@
 """Incidents: an operator's command names the cause, and says nothing false, on a real kernel with a real agent.
 
-rows.py, night_rows.py, partial_rows.py, place_rows.py and stress_rows.py have them, README.md the table.
+rows.py, night_rows.py, partial_rows.py, place_rows.py, scarce_rows.py and stress_rows.py have them, README.md
+the table.
 """
 
 from __future__ import annotations
@@ -26,11 +27,12 @@ from tests.system.incidents.night_rows import NIGHT
 from tests.system.incidents.partial_rows import PARTIAL
 from tests.system.incidents.place_rows import PLACE
 from tests.system.incidents.rows import Incident
+from tests.system.incidents.scarce_rows import SCARCE
 from tests.system.incidents.stress_rows import STRESS
 
 pytestmark = pytest.mark.skipif(bool(obstacle()), reason=obstacle())
 
-INCIDENTS = [*rows.INCIDENTS, *NIGHT, *PARTIAL, *PLACE, *STRESS]
+INCIDENTS = [*rows.INCIDENTS, *NIGHT, *PARTIAL, *PLACE, *STRESS, *SCARCE]
 PAGE = CHECKOUT / "tests/system/incidents/README.md"
 ROW = re.compile(r"^\| (?P<symptom>[^|`]+) \| `(?P<command>[^`|]+)` \| (?P<cause>`[^|]+`) \|$", re.MULTILINE)
 KINDS = ("Node", "Service", "EndpointSlice", "ServiceCIDR")

@@ -19,13 +19,13 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple, TypeVar
 
 import msgspec
 
 from nftproxy.extensions.counts.agent.count_reader import CountedSet, CountReader, FamilyCounts, claim_of
 from nftproxy.extensions.counts.counted_fronts import CountedFronts, ServiceFront
+from nftproxy.kernel.busy_threads import NotedThreads
 from nftproxy.logs import warn
 from nftproxy.model.addresses import Family
 from nftproxy.model.codes import Code
@@ -203,7 +203,7 @@ class ServiceCounts:
         self._text = self._totals.exposition()
         self._read_at = float("-inf")
         self._reading: asyncio.Future[None] | None = None
-        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="counts")
+        self._thread = NotedThreads("counts", 1)
 
     async def set_baseline(self) -> None:
         """Read the baseline, before any rules are loaded."""
