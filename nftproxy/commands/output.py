@@ -35,7 +35,7 @@ def table(header: Sequence[str], rows: Iterable[Sequence[str]], gap: int = GAP) 
 
 
 def fitted(header: Sequence[str], rows: Iterable[Sequence[str]], lists: Collection[str]) -> Iterator[str]:
-    """Yield the lines of a table in at most `NARROW` characters, as long as its columns have no longer names.
+    """Yield the lines of a table, at most `NARROW` characters wide unless the names of its columns are wider.
 
     First `lists` are cut, then the blanks between columns, then the other columns, then `lists` again.
 

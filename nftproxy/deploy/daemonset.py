@@ -172,7 +172,7 @@ def render(template: str, options: DaemonSetOptions, config: Config, text: str) 
         template: the text of `TEMPLATE`.
         options: of the command.
         config: the agent's configuration (`deployed`).
-        text: the same as YAML.
+        text: that configuration as YAML.
 
     Raises:
         BadInput: a node can't use the API server's address.

@@ -64,7 +64,7 @@ class Admits(Enum):
 
 
 class EndpointShare(msgspec.Struct, frozen=True):
-    """An endpoint of the Service port, on the list that counts or not."""
+    """An endpoint of the Service port: its share of new connections, and why it is or isn't on the list."""
 
     address: Address
     port: int

@@ -293,7 +293,7 @@ class Generation:
         return made
 
     def element_count(self) -> int:
-        """The number of elements."""
+        """The number of elements in all sets and maps."""
         return sum(map(len, self._counts.values())) + sum(1 for _ in _entries(self.declarations))
 
     def _declare(self, declaration: Declaration, change: GenerationChange) -> None:

@@ -199,7 +199,7 @@ class _Kubeconfig(_Section):
     users: list[_NamedPart] | None = None
 
     def parts(self, section: str) -> list[_NamedPart]:
-        """The parts of a section, in reverse, so that the first of a name is the last."""
+        """The parts of a section, last first, so that the first part of a name wins in a dict."""
         found: list[_NamedPart] | None = getattr(self, section)
         return (found or [])[::-1]
 

@@ -33,7 +33,7 @@ WRITTEN = ("machine", "growth", "loads")
 
 
 def sections(figures: Figures) -> dict[str, str]:
-    """The text between the markers, by their names, as far as anything was measured for them."""
+    """The text between each pair of markers that something was measured for, by the markers' name."""
     found = {
         "targets": _targets(figures),
         "growth": _growth(figures),

@@ -119,7 +119,7 @@ class Stopwatch:
 
 
 def measure_arrival(rig: Rig, figures: Figures) -> None:
-    """How long after its answer to a write the API server's event is at the socket of a watcher."""
+    """Measure the time from the API server's answer to a write until a watcher has the event."""
     with Watcher(rig) as watcher, rig.listener() as listener:
         delays = []
         for change in changes.replacements(rig.size, ARRIVALS):

@@ -80,7 +80,7 @@ def measure_lines(size: Size, figures: Figures) -> None:
 
 
 def measure_large(figures: Figures) -> None:
-    """The share of a Service's elements that an endpoint of 1,000 touches when it goes, the mean of several."""
+    """Measure which share of a Service's elements changes when one of 1,000 endpoints goes: the mean of several."""
     for way, options in WAYS.items():
         service = cluster.service(0)
         for name, value in options.items():

@@ -54,7 +54,7 @@ KEPT = 60.0
 
 
 class Past(NamedTuple):
-    """An object, None if it wasn't there, and from when until when the kernel may have it, by `time.monotonic`."""
+    """An object (None: absent), and the times between which the kernel may have held it, by `time.monotonic`."""
 
     since: float
     manifest: Manifest | None

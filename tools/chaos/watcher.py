@@ -48,7 +48,7 @@ class Sample(NamedTuple):
 
 
 class Suspect(NamedTuple):
-    """A connection to a Service by its number, and its time, that the present objects don't explain."""
+    """A connection that the present objects don't explain: its Service's number, and its time."""
 
     number: int
     probe: Probe

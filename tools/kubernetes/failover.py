@@ -37,7 +37,7 @@ VARIANTS = {"none": {}, "all": ALL_FAILOVER}
 
 
 def failovers(cluster: RealCluster, rollouts: int, variants: Collection[str]) -> Iterator[tuple[str, ...]]:
-    """A row of the table with `HEADER` for each variant and end of pods.
+    """Yield a row of the table with `HEADER` for each variant, and each way in which its pods end.
 
     Args:
         cluster: without a service proxy.

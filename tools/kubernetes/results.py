@@ -60,7 +60,7 @@ def _result(texts: list[str], spec: Mapping[str, Any], reason: str) -> SpecResul
 
 
 def merged(earlier: Iterable[SpecResult], later: Iterable[SpecResult]) -> list[SpecResult]:
-    """Results of two runs: of a test in both, the later counts unless it was not run then."""
+    """Merge the results of two runs.  A test of both has the later result, unless it wasn't run then."""
     found = {(each.group, each.name): each for each in earlier}
     for each in later:
         if each.state != NOT_RUN or (each.group, each.name) not in found:

@@ -88,7 +88,7 @@ class Api:
         self._node, self._port = node, int(url.rpartition(":")[2])
 
     def connect(self) -> http.client.HTTPConnection:
-        """Open a connection."""
+        """Open a connection to the API server."""
         made = connected(self._node, self._port)
         made.sock = self._context.wrap_socket(made.sock, server_hostname=LOCALHOST)
         return made

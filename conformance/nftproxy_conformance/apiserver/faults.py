@@ -60,7 +60,7 @@ class Respond:
 
     @property
     def error(self) -> ApiError:
-        """The Status that is answered."""
+        """The error that the client gets."""
         details = None if self.retry_after is None else {"retryAfterSeconds": self.retry_after}
         return ApiError(self.code, self.message, self.reason, details)
 

@@ -27,7 +27,7 @@ def causes(document: Object, old: Object | None) -> Iterator[Cause]:
 
 
 def terminate(document: Object) -> None:
-    """Begin its deletion, which no controller finishes."""
+    """Mark a Namespace as Terminating.  It stays so, as there is no controller that would finish the deletion."""
     document["metadata"].setdefault("deletionTimestamp", timestamp())
     document["status"] = {"phase": "Terminating"}
 

@@ -78,7 +78,7 @@ def parse_fields(text: str, selectable: Collection[str]) -> tuple[Requirement, .
     """A fieldSelector's parts.  `selectable` are the resource's own fields for selectors.
 
     Raises:
-        ApiError: 400, it can't be read or asks for a field that this resource can't be selected by.
+        ApiError: 400, it can't be parsed, or it names a field that this resource has no selector for.
     """
     return tuple(_field_requirement(part, selectable) for part in text.split(",") if part)
 

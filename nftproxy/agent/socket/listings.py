@@ -174,7 +174,7 @@ class ReachedLists(NamedTuple):
 
 
 class JudgedPort(NamedTuple):
-    """A Service port in a family: the decision about its endpoints, and the lists that count."""
+    """A Service port in a family: the decision about its endpoints, and the lists from which its connections draw."""
 
     family: Family
     port: ServicePort

@@ -75,7 +75,7 @@ class Inbox:
         return found
 
     def waiting_endpoints(self, service_of: ServiceOf) -> dict[ObjectKey, float]:
-        """Return the Services of which only EndpointSlices have changed, as `waiting` does, none if a listing waits."""
+        """Return the part of `waiting` of which only EndpointSlices have changed, nothing while a listing waits."""
         if self._listings:
             return {}
         changed = {key for kind, key in self._changes if kind is Service}

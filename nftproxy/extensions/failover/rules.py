@@ -58,7 +58,7 @@ def elements(service: Service, _config: Config) -> int:
 
 
 def table(state: ClusterState, _settings: Settings, family: Family) -> Part | None:
-    """The share of a table's skeleton, if any Service needs it."""
+    """Failover's part of a table's skeleton, None if no Service needs it."""
     watchers = ("watch",) if state.users_of(Failover.SILENT) else ()
     refusals = REFUSALS[family] if state.users_of(Failover.REFUSED) else ()
     if not watchers and not refusals:

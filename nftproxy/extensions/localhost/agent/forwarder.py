@@ -45,7 +45,7 @@ _NO_SUCH_ADDRESS = (errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL)
 
 
 class ForwarderLimits(NamedTuple):
-    """The limits of connections of all Services and of each, and of listeners."""
+    """The most connections of all Services together, the most of a single Service, and the most listeners."""
 
     connections: int
     of_a_service: int
