@@ -73,6 +73,7 @@ def test_without_a_folder_it_says_what_it_lacks() -> None:
         "canary",
         "adoption . .",
         "failover",
+        "glance",
         "tests",
         "outages",
     ],

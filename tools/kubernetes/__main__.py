@@ -18,7 +18,7 @@ from tools.bench.figures import markdown
 from tools.kubernetes.adoption import Release, adopt
 from tools.kubernetes.answers import HEADER as ANSWERS_HEADER
 from tools.kubernetes.answers import PROBES, differences
-from tools.kubernetes.binaries import CLUSTER, CONTROL_PLANE, DEBIAN, END_TO_END, VARIABLE, Binaries
+from tools.kubernetes.binaries import CLUSTER, CONTROL_PLANE, DEBIAN, END_TO_END, VARIABLE, WITHOUT_DNS, Binaries
 from tools.kubernetes.canary import HEADER as CANARY_HEADER
 from tools.kubernetes.canary import try_canary
 from tools.kubernetes.cluster import RealCluster
@@ -28,6 +28,8 @@ from tools.kubernetes.detours import HEADER as DETOURS_HEADER
 from tools.kubernetes.detours import PACKAGES, try_detours
 from tools.kubernetes.end_to_end import keep, run_tests
 from tools.kubernetes.failover import HEADER, KUBE_PROXY, VARIANTS, failovers
+from tools.kubernetes.glance import AFTER, BEFORE, glances
+from tools.kubernetes.glance import HEADER as GLANCE_HEADER
 from tools.kubernetes.judging import JUDGED, judge, verdict
 from tools.kubernetes.migration import migrate
 from tools.kubernetes.outages import OF_AGENTS, OUTAGES
@@ -78,7 +80,7 @@ class ClusterRun:
     @cached_property
     def bare(self) -> RealCluster:
         """The cluster, as yet without a service proxy."""
-        self.need(*CLUSTER, packages=DEBIAN)
+        self.need(*WITHOUT_DNS, packages=DEBIAN)
         directory = self.directory / "cluster"
         return self._stack.enter_context(RealCluster(self.binaries, directory, *self._size, say, self.archives))
 
@@ -181,6 +183,22 @@ def readers(given: ClusterRun) -> None:
     given.need(*CONTROL_PLANE)
     rows = list(wrong_rights(given.binaries, given.directory))
     click.echo(markdown(READERS_HEADER, rows))
+    given.is_well &= not rows
+
+
+@main.command()
+@click.pass_obj
+def glance(given: ClusterRun) -> None:
+    """Look at a cluster with a fault on each of its three nodes, by kubectl's plugin with the rights of a reader.
+
+    This step must be the cluster's first.
+    """
+    given.need(*WITHOUT_DNS)
+    rows = list(told(glances(take_bare(given, "glance"))))
+    click.echo(markdown(GLANCE_HEADER, rows))
+    looks = len(BEFORE) + len(AFTER)
+    result = f"{looks - len(rows)} of {looks} commands print the cluster's faults, and their exit status"
+    given.note("kubectl nftproxy, with the rights of a reader", "glance", result)
     given.is_well &= not rows
 
 

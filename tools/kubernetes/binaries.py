@@ -12,7 +12,9 @@ from pathlib import Path
 VARIABLE = "NFTPROXY_KUBERNETES"
 """The environment variable with the folder."""
 CONTROL_PLANE = ("etcd", "kube-apiserver")
-CLUSTER = (*CONTROL_PLANE, "kube-controller-manager", "kube-scheduler", "kubelet", "kubectl", "agnhost", "coredns")
+WITHOUT_DNS = (*CONTROL_PLANE, "kube-controller-manager", "kube-scheduler", "kubelet", "kubectl", "agnhost")
+"""The programs of a cluster whose pods look up no names."""
+CLUSTER = (*WITHOUT_DNS, "coredns")
 END_TO_END = "e2e.test"
 DEBIAN = {
     "containerd": "containerd",

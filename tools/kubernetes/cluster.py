@@ -93,12 +93,20 @@ class RealCluster:
 
     def kill(self, pod: str, namespace: str = "default") -> None:
         """Kill the processes of a pod's container, as the kernel does when memory is short."""
+        for process in self.processes(pod, namespace):
+            with suppress(OSError):
+                os.kill(process, signal.SIGKILL)
+
+    def processes(self, pod: str, namespace: str = "default") -> list[int]:
+        """The processes of a pod's container."""
         query = "--output=jsonpath={.status.containerStatuses[0].containerID}"
         container = self.kubectl("get", pod, query, f"--namespace={namespace}").rpartition("/")[2]
+        found = []
         for process in Path("/proc").glob("[0-9]*"):
             with suppress(OSError):
                 if container in (process / "cgroup").read_text():
-                    os.kill(int(process.name), signal.SIGKILL)
+                    found.append(int(process.name))
+        return found
 
     def node(self, name: str) -> ClusterNode:
         """The node with this name."""
@@ -158,8 +166,9 @@ class RealCluster:
         return self.kubectl("get", "nodes") + "".join(node.log() for node in self.nodes)
 
     def _start_services(self) -> None:
-        """Start the cluster's DNS and its load balancer."""
-        self.kubectl("apply", "--filename=-", text=COREDNS.read_text())
+        """Start the cluster's DNS, if there is a program for it, and its load balancer."""
+        if self.binaries.has("coredns"):
+            self.kubectl("apply", "--filename=-", text=COREDNS.read_text())
         with (self.directory / "loadbalancer.log").open("ab") as log:
             arguments = ["tools.kubernetes.loadbalancer", str(self.control.kubeconfig)]
             start_module(self.fabric, *arguments, stdout=log, stderr=log)

@@ -86,6 +86,11 @@ class RealControlPlane:
         return self.directory / f"{user.rpartition(':')[2]}.kubeconfig"
 
     @property
+    def authority(self) -> str:
+        """The file of the authority that has issued the API server's certificate."""
+        return self._file("ca.crt")
+
+    @property
     def token(self) -> str:
         """The administrator's token."""
         return self._tokens[ADMINISTRATOR]

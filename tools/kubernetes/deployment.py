@@ -67,6 +67,13 @@ def switch(cluster: RealCluster, node: str) -> None:
     await_agent(cluster, node)
 
 
+def agent_of(cluster: RealCluster, node: str) -> str:
+    """The pod of a node's only agent, with its kind."""
+    query = (KUBE_SYSTEM, "get", "pods", AGENTS, f"--field-selector=spec.nodeName={node}", "--output=name")
+    (pod,) = cluster.kubectl(*query).split()
+    return pod
+
+
 def await_agent(cluster: RealCluster, node: str) -> None:
     """Wait until a node's only agent is ready."""
     ready = '{.items[*].status.conditions[?(@.type=="Ready")].status}'

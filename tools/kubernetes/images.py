@@ -31,7 +31,7 @@ TESTS_TARGETS = {
     REGRESSION: "regression",
 }
 """Targets of the Containerfile, by the last part of the names of the tests' images."""
-OPTIONAL = {"kube-proxy": "kube-proxy", "regression": REGRESSION}
+OPTIONAL = {"kube-proxy": "kube-proxy", "coredns": "coredns", "regression": REGRESSION}
 """Targets that are built if the folder has their program."""
 
 

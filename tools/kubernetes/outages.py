@@ -10,7 +10,7 @@ from typing import NamedTuple
 from tests.support.waiting import wait_until
 from tools.kubernetes.cluster import Manifest, RealCluster
 from tools.kubernetes.control_plane import PATIENCE
-from tools.kubernetes.deployment import AGENTS, KUBE_SYSTEM, ROLLOUT, await_agent
+from tools.kubernetes.deployment import KUBE_SYSTEM, ROLLOUT, agent_of, await_agent
 from tools.kubernetes.workload import ALL_FAILOVER, Workload, answer, deployment
 from tools.migration.switch import Account
 
@@ -79,15 +79,9 @@ def restarts(cluster: RealCluster) -> Iterator[Account]:
     yield workload.follow("restarts", steps())
 
 
-def _agent(cluster: RealCluster, node: str) -> str:
-    query = (KUBE_SYSTEM, "get", "pods", AGENTS, f"--field-selector=spec.nodeName={node}", "--output=name")
-    (pod,) = cluster.kubectl(*query).split()
-    return pod
-
-
 def _kill_agent(cluster: RealCluster, node: str) -> None:
     """Kill a node's agent, and wait until its kubelet has started it again."""
-    pod = _agent(cluster, node)
+    pod = agent_of(cluster, node)
     query = (KUBE_SYSTEM, "get", pod, "--output=jsonpath={.status.containerStatuses[0].restartCount}")
     before = cluster.kubectl(*query)
     cluster.kill(pod, "kube-system")
@@ -96,7 +90,7 @@ def _kill_agent(cluster: RealCluster, node: str) -> None:
 
 
 def _replace_agent(cluster: RealCluster, node: str) -> None:
-    cluster.kubectl(KUBE_SYSTEM, "delete", _agent(cluster, node))
+    cluster.kubectl(KUBE_SYSTEM, "delete", agent_of(cluster, node))
     await_agent(cluster, node)
 
 
