@@ -139,12 +139,12 @@ def report_failures(outcomes: Sequence[NodeOutcome]) -> bool:
     from nftproxy.fleet.merged_rows import caveats, failures
     from nftproxy.fleet.node_answers import named
 
-    silent = failures(outcomes)
-    for problem, nodes in silent:
+    failed = failures(outcomes)
+    for problem, nodes in failed:
         click.echo(f"no answer from {named(nodes, len(outcomes))}: {printable(problem)}", err=True)
     for caveat in caveats(outcomes):
         click.echo(f"caveat: {printable(caveat)}", err=True)
-    return not silent
+    return not failed
 
 
 @contextlib.contextmanager

@@ -19,17 +19,40 @@ from pathlib import Path
 import click
 
 FEATURES = {
-    "algorithms": "algorithm maglev round_robin placement schedulers",
+    "algorithms": "algorithm maglev round_robin placement",
     "client_limits": "client_limits screen screens screened screening rate_facts denied_ranges",
-    "counts": "service_counts counted_fronts counted_table count_reader none_local count_no count_race",
+    "counts": "service_counts counted_fronts counted_table count_reader count_no count_race",
     "external_addresses": "ping pings closes_external tells_external own_external closed_external unused_addresses",
-    "failover": "failover silent silence_watch refusing unanswered gone_addresses watchers failing_over fails_over",
+    "failover": "failover silent silence_watch refusing gone_addresses watchers failing_over fails_over",
     "fast_path": "fast_path flowtable",
-    "least_connections": "least_connections balanced load_watch load_factors connection_counts factors",
+    "least_connections": "least_connections balanced_list balanced_row load_watch load_factors factors",
     "localhost": "localhost forwarder forwardings",
     "masquerade_address": "masquerade_address node_source interface_addresses",
 }
-"""The words for each feature in names of the code: of its classes, modules, fields, sets and chains."""
+"""The words for each feature in names of the code: of its classes, modules, fields, sets and chains.
+
+Some words are left out as the proxy has them, too.  `scheduler` is kube-proxy's field for IPVS.  `none_local` is the
+reason of a metric of kube-proxy's.  Sweeps and `top` call a connection `unanswered` and count connections, in any
+Service.  A Service of type LoadBalancer is `balanced`."""
+
+OTHER_MEANINGS = {
+    "failover": {
+        "agent_silent",  # the code for an agent that doesn't answer a command
+        "_is_silent",  # of a watch of the API
+    },
+    "localhost": {
+        "localhost",  # an address (RFC 6761), and the value of Kubernetes' nodePortAddresses (KEP-6032)
+        "localhost_gate",  # Kubernetes' feature gate for that value
+        "allow_localhost_node_ports",
+        "allows_localhost",
+        "localhost_node_ports",  # kube-proxy's iptables.localhostNodePorts, which `doctor` reads
+        "_localhost_node_ports",
+        "_serves_localhost",
+        "localhost_accepted",  # and kube-proxy's count of packets to these
+        "localhost_counter",
+    },
+}
+"""Names that contain a word of a feature, and mean something else."""
 
 LOADED = """
 import sys
@@ -64,8 +87,13 @@ def is_in(path: Path, folder: str) -> bool:
 def naming(checkout: Path, feature: str) -> int:
     """The number of files outside of a feature's folder that name it."""
     pattern = re.compile(rf"(?:^|_)(?:{'|'.join(FEATURES[feature].split())})s?(?:_|$)")
-    files = (path for path in sources(checkout) if not is_in(path, feature))
-    return sum(any(map(pattern.search, map(_snake, names_in(path)))) for path in files)
+    others = OTHER_MEANINGS.get(feature, set())
+
+    def names(path: Path) -> bool:
+        found = {_snake(name) for name in names_in(path)} - others
+        return any(map(pattern.search, found)) or f"nftproxy.extensions.{feature}." in path.read_text()
+
+    return sum(names(path) for path in sources(checkout) if not is_in(path, feature))
 
 
 def _snake(name: str) -> str:
