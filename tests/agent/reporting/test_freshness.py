@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from nftproxy.agent import node_watch
+from nftproxy.agent import node_watch, process_watch
 from nftproxy.agent.reporting import freshness
 from nftproxy.agent.reporting.freshness import GRACE, LONGEST_SILENCE
 from nftproxy.agent.reporting.health import Health
@@ -62,7 +62,8 @@ def test_silence_is_out_of_touch_whatever_the_reason() -> None:
 def test_the_page_says_for_how_long_an_agent_may_be_blind() -> None:
     """The table of docs/reliability.md has the times after which the verdict isn't "well", and two minutes at most."""
     period = Config().sync_period
-    times = (2 * period, GRACE, LONGEST_SILENCE, node_watch.PERIOD, 2 * node_watch.PERIOD)
+    looks = (node_watch.PERIOD, 2 * node_watch.PERIOD, process_watch.PERIOD, process_watch.LONGEST_CALL)
+    times = (2 * period, GRACE, LONGEST_SILENCE, *looks)
     text = PAGE.read_text()
     table = text[text.index('| while | "well" ends |') :].partition("\n\n")[0]
     assert [float(each) for each in re.findall(r"\b(\d+) s\b", table)] == list(times)
