@@ -80,6 +80,7 @@ class Pipeline:
         views: the views of extensions, by the extension's name.
         withheld: by family, the Services that contribute no rules, each with the reason, "" until it is known.
             agent/sync/quarantine.py decides which Services these are.
+        asked: the names of the extensions with views for which a Service or the configuration asks.
         choices: a cache of the choices for Services with many endpoints.
         unavailable: the extensions, by name, that this node's kernel lacks at present.
         whole_tables: the tables that extensions load by themselves, by the extension's name.
@@ -116,7 +117,7 @@ class Pipeline:
         self.health_checks = HealthChecks()
         families = tuple(self.generations)
         self.views = {each.name: each.view(settings, families) for each in settings.extensions if each.view}
-        self._followed = {each.name for each in settings.everywhere}
+        self.asked = {each.name for each in settings.everywhere}
         self.losses: dict[ObjectKey, list[LostClaim]] = {}
         self.withheld: dict[Family, dict[ObjectKey, str]] = {family: {} for family in self.generations}
         self._judged = JudgedClaims(set(), [])
@@ -473,13 +474,13 @@ class Pipeline:
         """Let the views of extensions follow a change, as far as a Service or the configuration asks for them."""
         everywhere = {each.name for each in self.settings.everywhere}
         asked = {name for name in self.views if name in everywhere or self.state.users_of(name)}
-        if concerned := asked | self._followed:
+        if concerned := asked | self.asked:
             cache = self.choices if len(services) <= MOST_CACHED else None
             change = Change(self.state, services, claiming, self.withheld, self.size_of, cache)
             for name in self.views:
                 if name in concerned:
                     self.views[name].refresh(change)
-        self._followed = asked
+        self.asked = asked
 
     def view(self, kind: type[V]) -> V:
         """The view of this kind.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 from nftproxy.agent.reporting.fault_reporter import FaultReporter
 from nftproxy.agent.reporting.metrics import Metrics
@@ -27,7 +27,14 @@ class AgentContext(NamedTuple):
 
 
 class AgentPart:
-    """The part of an extension in the agent.  Each method does nothing unless a subclass overrides it."""
+    """The part of an extension in the agent.  Each method does nothing unless a subclass overrides it.
+
+    Attributes:
+        follows: the extension whose Services the part follows, by name.  While no Service and no configuration asks
+            for it, changes of rules cost the part no call.  "" if all changes concern the part.
+    """
+
+    follows: ClassVar[str] = ""
 
     async def start(self) -> None:
         """Prepare, before the first load, as the only agent of this network namespace."""
@@ -41,10 +48,10 @@ class AgentPart:
         return ()
 
     def rules_loaded(self) -> None:
-        """Note that the kernel holds the rules for the present state.  Called after each change of rules."""
+        """Note that the kernel holds the rules for the present state, after each change that concerns the part."""
 
     def sweeps(self) -> Sweeps:
-        """The fronts to sweep in connection tracking, asked for after each change of rules and at `next_look`."""
+        """The fronts to sweep in connection tracking, asked for after each such change and at `next_look`."""
         return {}
 
     def next_look(self) -> float:

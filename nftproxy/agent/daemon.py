@@ -21,7 +21,7 @@ from functools import partial
 from pathlib import Path
 
 from nftproxy.agent.agent_part import AgentContext, MakePart
-from nftproxy.agent.followers import Followers
+from nftproxy.agent.followers import Followers, PartsOfExtensions
 from nftproxy.agent.http.listeners import Listeners
 from nftproxy.agent.http.reserve import Reserve
 from nftproxy.agent.lifecycle.background import keep_running
@@ -120,7 +120,9 @@ class Daemon:
         self._listeners = Listeners(
             config, reporter, report, exposed=exposed, note_taken=note_taken, reserve=self._reserve
         )
-        followers = Followers(pipeline, self._conntrack, self._listeners, self._startup_taint, self.faults, self._parts)
+        followers = Followers(
+            pipeline, self._conntrack, self._listeners, self._startup_taint, self.faults, PartsOfExtensions(self._parts)
+        )
         self._loop = SyncLoop(
             pipeline,
             self._kernel,

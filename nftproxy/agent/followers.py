@@ -6,7 +6,7 @@ extensions, and the report of faults.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from nftproxy.agent.agent_part import NEVER, AgentPart
@@ -25,6 +25,24 @@ MOST_SWEEPS = 50_000
 """Limit of fronts whose sweep waits until the kernel holds their family's rules.  The oldest are dropped."""
 
 
+class PartsOfExtensions:
+    """The parts of extensions, and which of them a change of rules concerns."""
+
+    def __init__(self, parts: Sequence[AgentPart] = ()) -> None:
+        self._parts = self._followed = parts
+
+    def concerned(self, asked: Collection[str]) -> Sequence[AgentPart]:
+        """The parts to call after a change, given the names of the extensions that are asked for.
+
+        These are all parts at first.  Then a part is called while its extension is asked for, once more, and as long as
+        it wants another look.
+        """
+        now = [each for each in self._parts if not each.follows or each.follows in asked]
+        called = [each for each in self._parts if each in now or each in self._followed]
+        self._followed = [each for each in called if each in now or each.next_look() < NEVER]
+        return called
+
+
 @dataclass
 class Followers:
     """The parts of the agent that act once the kernel holds the rules: sweeps of conntrack, listeners, Events."""
@@ -32,10 +50,10 @@ class Followers:
     pipeline: Pipeline
     conntrack: SweepQueue
     listeners: Listeners
-    startup_taint: StartupTaint
+    startup_taint: StartupTaint | None
+    """The startup taint, until the kernel holds the rules of all families."""
     faults: FaultReporter
-    parts: Sequence[AgentPart] = ()
-    """The parts of extensions."""
+    parts: PartsOfExtensions = field(default_factory=PartsOfExtensions)
     _is_first: bool = True
     _sweeps: Sweeps = field(default_factory=dict)
 
@@ -49,21 +67,23 @@ class Followers:
             self._is_first = False
             sysctl.set_up(config)  # conntrack's settings exist only once rules have made the kernel load it
             freeze_objects()
-        if set(families) == self.pipeline.generations.keys():
+        if self.startup_taint and set(families) == self.pipeline.generations.keys():
             self.startup_taint.rules_loaded()
-        if sweeps := self._sweeps_of(families):
+            self.startup_taint = None
+        parts = self.parts.concerned(self.pipeline.asked)
+        if sweeps := self._sweeps_of(families, parts):
             self.conntrack.schedule(sweeps)
         checks = self.pipeline.health_checks.by_port
         await self.listeners.serve_checks(checks, health_check_addresses(state, config) if checks else ())
-        for part in self.parts:
+        for part in parts:
             part.rules_loaded()
         self.faults.report_services()
-        return min((part.next_look() for part in self.parts), default=NEVER)
+        return min((part.next_look() for part in parts), default=NEVER)
 
-    def _sweeps_of(self, families: Collection[Family]) -> Sweeps:
+    def _sweeps_of(self, families: Collection[Family], parts: Iterable[AgentPart]) -> Sweeps:
         """Return the sweeps of these families.  Sweeps of other families wait."""
         due = self._sweeps | self.pipeline.flows.pop_due()
-        for part in self.parts:
+        for part in parts:
             due |= part.sweeps()
         waiting = {front: usable for front, usable in due.items() if family_of(front.address) not in families}
         self._sweeps = dict(list(waiting.items())[-MOST_SWEEPS:])

@@ -60,7 +60,8 @@ class FaultReporter:
             self._report_losses(judged.losses)
             self._report_ended_losses(judged.services)
         for family, withheld in self._pipeline.withheld.items():
-            self._events.report(occurrences.refusal(family, service, why) for service, why in withheld.items())
+            if withheld:  # by no change of a usual cluster
+                self._events.report(occurrences.refusal(family, service, why) for service, why in withheld.items())
         self._report_excess()
         self._report_node()
 

@@ -16,6 +16,8 @@ from nftproxy.policy.flows import Sweeps
 class FailoverPart(AgentPart):
     """The watch for silent endpoints, and the sweeps for addresses that are gone."""
 
+    follows = "failover"
+
     def __init__(self, context: AgentContext) -> None:
         pipeline = context.pipeline
         self._state, self._gone = pipeline.state, pipeline.view(GoneAddresses)

@@ -14,6 +14,8 @@ from nftproxy.model.events import Event
 class LeastConnectionsPart(AgentPart):
     """The watch of the connections of endpoints."""
 
+    follows = "least_connections"
+
     def __init__(self, context: AgentContext) -> None:
         self._watch = LoadWatch(context.pipeline.view(BalancedLists), established_connections, context.metrics)
 
