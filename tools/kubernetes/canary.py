@@ -11,7 +11,6 @@ import re
 import shutil
 import subprocess
 import sys
-import tarfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -28,7 +27,7 @@ SERVICE = "web"
 """The Service of the commands, in the namespace default."""
 DIRECTORY, NODES, HOST = "CANARY_DIRECTORY", "CANARY_NODES", "CANARY_HOST"
 """Variables for the stand-in of `docker`: its files, the processes that are the nodes, and one outside of them."""
-DOCKER = '#!/bin/sh\nexec nsenter --net="/proc/$CANARY_HOST/ns/net" "{python}" -m tools.kubernetes.canary "$@"\n'
+DOCKER = '#!/bin/sh\nexec nsenter --net="/proc/$CANARY_HOST/ns/net" "{python}" -P -m tools.kubernetes.canary "$@"\n'
 
 
 class Ways(NamedTuple):
@@ -94,8 +93,8 @@ def _docker(verb: str, *arguments: str) -> None:
         given = dict(zip(arguments[::2], arguments[1::2], strict=False))
         context = folder / "context"
         shutil.rmtree(context, ignore_errors=True)
-        with tarfile.open(fileobj=sys.stdin.buffer, mode="r|") as sent:
-            sent.extractall(context, filter="data")
+        context.mkdir()
+        subprocess.run(["tar", "--extract", "--directory", context], check=True)
         build_archive(given["--tag"], context / given["--file"], context, archive)
     elif verb == "push":
         for node in os.environ[NODES].split():
@@ -104,7 +103,7 @@ def _docker(verb: str, *arguments: str) -> None:
     elif verb == "run":
         _, _, image, *rest = arguments
         with unpacked(image) as root:
-            subprocess.run(["chroot", "--userspec=65532", root, "/venv/bin/nftproxy", *rest], check=True)
+            subprocess.run(["chroot", "--userspec=65532:65532", root, "/venv/bin/nftproxy", *rest], check=True)
 
 
 if __name__ == "__main__":
