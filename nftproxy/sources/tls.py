@@ -29,12 +29,11 @@ def tls_context(credentials: Credentials) -> ssl.SSLContext:
     given = credentials.authority, credentials.certificate, credentials.key
     if not (credentials.is_insecure or any(given[:2])):
         return system_authorities()
-    return shared_context(*given, is_insecure=credentials.is_insecure)
+    make = shared_context if credentials.authority or credentials.is_insecure else _context
+    return make(*given, is_insecure=credentials.is_insecure)
 
 
-@functools.lru_cache(maxsize=1)
-def shared_context(authority: bytes, certificate: bytes, key: bytes, *, is_insecure: bool) -> ssl.SSLContext:
-    """Return the context that all connections with these certificates share: 64 nodes are asked at a time."""
+def _context(authority: bytes, certificate: bytes, key: bytes, *, is_insecure: bool) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     try:
         if is_insecure:
@@ -49,6 +48,13 @@ def shared_context(authority: bytes, certificate: bytes, key: bytes, *, is_insec
     except (ssl.SSLError, ValueError) as error:
         raise ConnectionError(f"no credentials: a certificate or key is invalid: {error}") from error
     return context
+
+
+shared_context = functools.lru_cache(maxsize=1)(_context)
+"""Returns the context that all connections with these certificates share, as 64 nodes are asked at a time.
+
+It isn't for the system's authorities, which may change while the certificates don't.
+"""
 
 
 @functools.cache

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from msgspec import structs
 
 from nftproxy.installed import INSTALLED, OPTIONS
+from nftproxy.installed_fields import FIELDS
 from nftproxy.model.addresses import Address, Family, Protocol
 from nftproxy.model.annotations import ALGORITHM, PLAIN, WEIGHT, WEIGHTS, Algorithm, Option, Options, Word
 from nftproxy.model.events import ApiServers, HostAddresses, Seen
@@ -257,9 +258,10 @@ api_servers: st.SearchStrategy[ApiServers] = some(
 
 
 def _declared(config: Config) -> st.SearchStrategy[Config]:
-    """The configuration with fields of the extensions."""
+    """The configuration with the fields of the extensions, all of them, as a parsed one has."""
+    whole = config.having({each: each.default for each in FIELDS})
     fields = {field: values for each in INPUTS for field, values in each.fields(config).items()}
-    return st.fixed_dictionaries(fields).map(config.having)
+    return st.fixed_dictionaries(fields).map(whole.having)
 
 
 _configs: st.SearchStrategy[Config] = st.builds(

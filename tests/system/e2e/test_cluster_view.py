@@ -27,6 +27,10 @@ from tests.system.e2e.objects import node, service, service_cidr
 from tests.system.e2e.silent_town import Connections, put_service
 from tests.test_docs import DOCS, commands, fenced, pattern
 
+LIMITS = "beyond the memory limit of its cgroup|as the machine had no memory left"
+KILLED = rf"; \S+ ago the kernel killed an agent \(process \d+\), ({LIMITS})"
+"""What the kernel's log, which is the machine's, may say of the agents of other tests."""
+
 pytestmark = [pytest.mark.skipif(bool(obstacle()), reason=obstacle()), pytest.mark.timeout(600), pytest.mark.slow]
 
 NODES = ("node-a", "node-b", "node-c")
@@ -76,7 +80,7 @@ class ViewedCluster:
         given = [*arguments, "--all-nodes", *PATIENT, "--kubeconfig", str(self._kubeconfig)]
         command, pipe = [sys.executable, "-m", "nftproxy", *given], subprocess.PIPE
         process = self._namespace.popen(command, cwd=CHECKOUT, stdout=pipe, stderr=pipe, text=True)
-        output, errors = process.communicate()
+        output, errors = (re.sub(KILLED, "", text) for text in process.communicate())
         return Printed(process.returncode, output.splitlines(), re.sub(r"/\S+\.sock", "SOCKET", errors).splitlines())
 
     def state(self, name: str) -> AgentState:

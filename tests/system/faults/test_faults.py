@@ -79,7 +79,8 @@ def test_streams(bench: Bench, server: ApiServer, action: faults.Action) -> None
     change(server)
     bench.wait_until_right()
     assert_calm(bench)
-    assert not bench.requests(resource="nodes"), "another watch was disturbed"
+    if action != STREAM_FAULTS["black hole"]:  # which lasts until a watch is silent for too long, as others may be, too
+        assert not bench.requests(resource="nodes"), "another watch was disturbed"
 
 
 @with_each(WATCH_FAULTS)
