@@ -154,7 +154,10 @@ class Listener:
 
 def reset(transport: asyncio.BaseTransport) -> None:
     """Reset a connection at once, without sending the rest.  It may be gone already."""
-    connection = transport.get_extra_info("socket")
+    try:
+        connection = transport.get_extra_info("socket")
+    except AttributeError:  # by a TLS transport of Python 3.11 that was closed twice
+        return
     if connection is not None:
         with contextlib.suppress(OSError):
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, LINGER_NOT)
