@@ -203,7 +203,8 @@ def _of_nodes(asked: NodesAsked, what: str, names: Sequence[str], query: Mapping
         reasons = [name for name in cells if name.startswith("WHY")]  # long texts come last
         header = (*(name for name in cells if name not in reasons), "NODES", *reasons)
         lines = (
-            {name: cell(each.row) for name, cell in cells.items()} | _nodes(each.nodes, len(outcomes)) for each in rows
+            {name: cell(each.row) for name, cell in cells.items()} | {"NODES": _nodes(each.nodes, len(outcomes))}
+            for each in rows
         )
         click.echo("\n".join(_table(listing, output, header, ([line[name] for name in header] for line in lines))))
     else:
@@ -219,11 +220,10 @@ MOST_NODES = 3
 """Nodes of a merged row that are named."""
 
 
-def _nodes(nodes: Sequence[str], asked: int) -> dict[str, str]:
-    """Return the cell of the column of nodes."""
+def _nodes(nodes: Sequence[str], asked: int) -> str:
     if len(nodes) == asked:
-        return {"NODES": "all"}
-    return {"NODES": ",".join(nodes) if len(nodes) <= MOST_NODES else f"{len(nodes)} of {asked}"}
+        return "all"
+    return ",".join(nodes) if len(nodes) <= MOST_NODES else f"{len(nodes)} of {asked}"
 
 
 def _cells(listing: Listing, output: str | None, *, with_namespace: bool) -> Cells:

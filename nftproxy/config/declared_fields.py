@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterable, Sequence
-from enum import Enum
 from typing import Any, cast
 
 import msgspec
 
-from nftproxy.api.decode import Report, Shape, show
+from nftproxy.api.decode import Report, Shape
 from nftproxy.api.validate import several
 from nftproxy.config.address_ranges import address_ranges
 from nftproxy.config.shapes import KubeProxyConfiguration, Nftproxy
-from nftproxy.config.values import INTERFACE, interfaces, member
+from nftproxy.config.values import INTERFACE, interfaces, member, word
 from nftproxy.model.annotations import Word
 from nftproxy.model.config_fields import ConfigField, FieldForm
 from nftproxy.model.settings import Config, Values
@@ -73,16 +72,9 @@ def _judged(given: Any, field: ConfigField[Any], report: Report) -> object:
         case FieldForm.NODE_ADDRESSES:
             return address_ranges(given or (), INTERFACE.fullmatch, field.path, report)
         case Word(words, is_list=True):
-            return frozenset(several(given, functools.partial(_word, words), field.path, report))
+            return frozenset(several(given, functools.partial(word, words), field.path, report))
         case Word():
             return member(given, field.default, field.path, report)
-
-
-def _word(words: type[Enum], value: object, path: str, report: Report) -> Enum | None:
-    found = next((each for each in words if each.value == value), None)
-    if found is None:
-        report(path, f"{show(value)} is not one of {', '.join(each.value for each in words)}")
-    return found
 
 
 def _at(section: Shape | None, path: str) -> Any:

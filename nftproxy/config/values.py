@@ -17,10 +17,16 @@ would interpret: quotes, stars, other signs, anything beyond ASCII."""
 
 def member(value: str | None, default: E, path: str, report: Report) -> E:
     """Return the member of an Enum with this value, or the default for an empty value."""
-    members = {each.value: each for each in type(default)}
-    if value and value not in members:
-        report(path, f"{show(value)} is not one of {', '.join(members)}")
-    return members.get(value, default)
+    found = word(type(default), value, path, report) if value else None
+    return default if found is None else found
+
+
+def word(words: type[E], value: object, path: str, report: Report) -> E | None:
+    """Return the member of an Enum with this value, None if there is none."""
+    found = next((each for each in words if each.value == value), None)
+    if found is None:
+        report(path, f"{show(value)} is not one of {', '.join(each.value for each in words)}")
+    return found
 
 
 def interfaces(value: object, path: str, report: Report) -> str | None:

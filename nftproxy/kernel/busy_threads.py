@@ -54,7 +54,7 @@ class BusyThreads:
 
 
 BUSY = BusyThreads()
-"""Those of this process."""
+"""The present calls of this process."""
 
 
 class NotedThreads(ThreadPoolExecutor):

@@ -27,10 +27,11 @@ def tls_context(credentials: Credentials) -> ssl.SSLContext:
         ConnectionError: a certificate or key is invalid.
     """
     given = credentials.authority, credentials.certificate, credentials.key
-    if not (credentials.is_insecure or any(given[:2])):
-        return system_authorities()
-    make = shared_context if credentials.authority or credentials.is_insecure else _context
-    return make(*given, is_insecure=credentials.is_insecure)
+    if credentials.authority or credentials.is_insecure:
+        return shared_context(*given, is_insecure=credentials.is_insecure)
+    if credentials.certificate:
+        return _context(*given, is_insecure=False)
+    return system_authorities()
 
 
 def _context(authority: bytes, certificate: bytes, key: bytes, *, is_insecure: bool) -> ssl.SSLContext:

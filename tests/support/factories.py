@@ -27,6 +27,7 @@ from nftproxy_conformance.strategies.notation import networks as networks
 from nftproxy.api import schema
 from nftproxy.api.annotation_parsers import options_of
 from nftproxy.api.kinds import kinds_for
+from nftproxy.config.flags import flag_of
 from nftproxy.config.parse_config import EMPTY_CONFIG, parse_config
 from nftproxy.installed import ALL_TEMPLATES, INSTALLED, OPTIONS
 from nftproxy.installed_fields import FIELDS
@@ -227,7 +228,7 @@ def node_port_addresses(*given: str) -> NodePortAddresses:
     return config.node_port_addresses
 
 
-DECLARED = {re.sub(r"\.|(?=[A-Z])", "_", field.name).lower(): field for field in FIELDS}
+DECLARED = {flag_of(field).name.replace("-", "_"): field for field in FIELDS}
 """The fields that extensions declare, by their names in our spelling, such as "service_counts"."""
 
 

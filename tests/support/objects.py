@@ -67,6 +67,12 @@ def service(
     return made if status is None else made | {"status": dict(status)}
 
 
+def too_large(name: str, *vips: str) -> Object:
+    """A Service with 101 external addresses times 100 ports: 100 fronts more than it may have."""
+    addresses = [f"203.0.113.{each}" for each in range(100, 201)]
+    return service(name, {"externalIPs": addresses}, vips=vips, ports=[f"p{each}:{each}" for each in range(1, 101)])
+
+
 def balancer(*addresses: str) -> Object:
     """The status of a Service whose load balancer has these addresses."""
     return {"loadBalancer": {"ingress": [{"ip": each, "ipMode": "VIP"} for each in addresses]}}

@@ -5,20 +5,19 @@ from __future__ import annotations
 import json
 from typing import Any
 
-import pytest
+from grafana_foundation_sdk.cog.encoder import JSONEncoder
+from grafana_foundation_sdk.cog.plugins import register_default_plugins
+from grafana_foundation_sdk.models.dashboard import Dashboard
 
 from tools.monitoring.dashboard import FILE
 
 
 def test_grafana_knows_each_field_of_the_dashboard() -> None:
     """Grafana's SDK reads the dashboard, and writes each of its fields with the same value."""
-    models = pytest.importorskip("grafana_foundation_sdk.models.dashboard")
-    plugins = pytest.importorskip("grafana_foundation_sdk.cog.plugins")
-    encoder = pytest.importorskip("grafana_foundation_sdk.cog.encoder")
-    plugins.register_default_plugins()
+    register_default_plugins()
     given = json.loads(FILE.read_text())
     assert given["panels"]
-    written = json.loads(encoder.JSONEncoder().encode(models.Dashboard.from_json(given)))
+    written = json.loads(JSONEncoder().encode(Dashboard.from_json(given)))
     assert _of_same_shape(written, given) == given
 
 

@@ -86,7 +86,7 @@ def _run(cluster: RealCluster, commands: str) -> str:
 
 
 def _docker(verb: str, *arguments: str) -> None:
-    """What the commands need of `docker`."""
+    """Do the part of `docker` that the commands use."""
     folder = Path(os.environ[DIRECTORY])
     archive = folder / "image.tar"
     if verb == "build":

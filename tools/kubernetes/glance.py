@@ -30,8 +30,6 @@ HEADER = ("command", "wrong")
 NAMESPACE = objects.NAMESPACE
 WEB = "10.96.0.11"
 IN_SHOP = ("--namespace", NAMESPACE)
-TOO_LARGE = {"externalIPs": [f"203.0.113.{each}" for each in range(100, 201)]}
-"""The addresses of a Service with 101 times 100 fronts: 100 more than it may have."""
 ACCOUNT = "/var/run/secrets/kubernetes.io/serviceaccount"
 REVOKE = f"""
 import ctypes, pathlib, sys
@@ -175,7 +173,6 @@ def _outlast_probes(cluster: RealCluster) -> None:
 
 def _create(cluster: RealCluster) -> None:
     """Create Service web with pods on node-2 and node-3, a conflict, and a Service in quarantine."""
-    ports = [f"p{each}:{each}" for each in range(1, 101)]
     shared = {"externalIPs": ["203.0.113.1"]}
     cluster.apply(
         {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}},
@@ -186,7 +183,7 @@ def _create(cluster: RealCluster) -> None:
             {"clusterIP": WEB, "selector": {"app": "web"}, "ports": [{"port": 80, "targetPort": 8080}]},
             metadata={"annotations": {f"{PREFIX}failover": "silent"}},
         ),
-        objects.service("ftp", TOO_LARGE, ports=ports),
+        objects.too_large("ftp"),
         objects.service("api", shared, ports=["80"]),
     )
     cluster.apply(objects.service("mail", shared, ports=["80"]))

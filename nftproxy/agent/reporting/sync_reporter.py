@@ -321,7 +321,7 @@ class SyncReporter:
 
 
 class Postponed(NamedTuple):
-    """The number of Services whose changes wait for their turn, the one that has waited longest, and since when."""
+    """The Services whose changes wait for their turn: their number, and the Service that waits longest."""
 
     services: int
     oldest: ObjectKey | None = None

@@ -9,14 +9,13 @@ import msgspec
 
 from nftproxy.model.annotations import Word
 from nftproxy.model.config_fields import ConfigField, FieldForm
-from nftproxy.model.settings import Config
 
 
 class FastPathScope(Enum):
     """The connections that the fast path takes (nftproxy.fastPath.connections)."""
 
-    SERVICES = "Services"  # whose destination is translated
-    ALL = "All"  # that the node forwards
+    SERVICES = "Services"  # those with a translated destination
+    ALL = "All"  # those that the node forwards
 
 
 INTERFACES: ConfigField[tuple[str, ...]] = ConfigField(
@@ -29,15 +28,9 @@ CONNECTIONS = ConfigField(
 
 
 class FastPath(msgspec.Struct, frozen=True):
-    """The fast path of established connections.  Without interfaces it is off."""
+    """The interfaces of the fast path.  Without interfaces it is off."""
 
     interfaces: tuple[str, ...] = ()  # names, or the beginning of names and a star
-    connections: FastPathScope = FastPathScope.SERVICES
-
-    @classmethod
-    def of(cls, config: Config) -> FastPath:
-        """The fast path of a configuration."""
-        return cls(config[INTERFACES], config[CONNECTIONS])
 
     def chosen(self, present: Iterable[str]) -> list[str]:
         """Return the present interfaces that are chosen, whole names before prefixes.  Loopback is left out."""

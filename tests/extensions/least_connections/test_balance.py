@@ -238,7 +238,7 @@ def test_namespaces_take_turns() -> None:
 
 
 def test_services_that_change_at_each_look_take_turns() -> None:
-    """Of a namespace's lists that are due at each look, those that were published before wait for the others."""
+    """Where a namespace has more lists due than its share, lists that were published wait for lists that weren't."""
     many = [f"10.1.9.{number}" for number in range(1, 129)]
     names = [f"evil/{number}" for number in range(8)]
     made, balance = served(*[event for name in names for event in web(name, *many)]), Balance()

@@ -10,7 +10,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import pytest
 from nftproxy_conformance.apiserver import ApiServer, ExecRequest, ExecResult, faults
@@ -21,6 +21,7 @@ from nftproxy.agent.socket.answers import AgentState
 from nftproxy.commands.agent_client import AgentClient
 from tests.support.cluster import IP
 from tests.support.fleet import CHECKOUT, FleetOfAgents, RunCommand
+from tests.support.objects import too_large
 from tests.support.waiting import PATIENCE
 from tests.system.e2e.agent import Agent, eventually
 from tests.system.e2e.objects import node, service, service_cidr
@@ -36,8 +37,6 @@ pytestmark = [pytest.mark.skipif(bool(obstacle()), reason=obstacle()), pytest.ma
 NODES = ("node-a", "node-b", "node-c")
 CLAIMANTS = {"api": IP.vip2, "mail": "10.96.0.12"}
 """Services that claim an address, which the first gets."""
-TOO_LARGE: dict[str, Any] = {"externalIPs": [f"203.0.113.{each}" for each in range(100, 201)]}
-"""The addresses of a Service with 101 times 100 fronts: 100 more than it may have."""
 PATIENT = ("--timeout", str(PATIENCE))
 """So that three commands at once on a busy machine are no nodes without an answer."""
 
@@ -108,8 +107,7 @@ def view_and_client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[
             pod.serve(8080)
         put_service(server, "web", (IP.vip,), [f"{pod.address}@node-{pod.name[-1]}" for pod in pods])
         server.put(*(service(name, vips=(vip,), externalIPs=["203.0.113.1"]) for name, vip in CLAIMANTS.items()))
-        ports = [f"p{each}:{each}" for each in range(1, 101)]
-        server.put(service("ftp", vips=("10.96.0.13",), ports=ports, **TOO_LARGE))
+        server.put(too_large("ftp", "10.96.0.13"))
         for name, machine in nodes.items():
             agent = Agent(machine.namespace, name, server, directory)
             made.fleet.add(name, inside(machine.namespace, agent.socket_path))

@@ -52,7 +52,7 @@ def test_the_page_has_the_incidents() -> None:
 
 
 def _selection() -> Iterator[object]:
-    """Yield the incidents.  The dear ones are slow, and of the others all but the first of each command."""
+    """Yield the incidents.  Dear incidents are slow.  Of the others, the first of each command is not."""
     commands = set[str]()
     for incident in INCIDENTS:
         kind = incident.command.split()[0]

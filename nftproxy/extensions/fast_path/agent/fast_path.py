@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 
-from nftproxy.extensions.fast_path.fields import FastPath
+from nftproxy.extensions.fast_path.fields import INTERFACES, FastPath
 from nftproxy.kernel.async_kernel import AsyncKernel
 from nftproxy.kernel.nfnetlink.flowtable import follow_interfaces, takes_beginnings
 from nftproxy.kernel.nfnetlink.nft_queries import fast_path_comment
@@ -38,7 +38,7 @@ async def keep_fast_path(pipeline: Pipeline, kernel: AsyncKernel, report: Report
     if table is None:
         await _remove(kernel, report)
         return
-    config = FastPath.of(pipeline.settings.config)
+    config = FastPath(pipeline.settings.config[INTERFACES])
     beginnings: tuple[str, ...] | None = None
     async for present in watch_interfaces(PERIOD):
         chosen = config.chosen(present)
