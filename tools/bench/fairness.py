@@ -41,7 +41,6 @@ from tests.support.factories import INSTALLED_KINDS
 from tests.support.processes import CHECKOUT, AgentProcess
 from tests.support.waiting import wait_until
 from tools.bench.cluster import NODE, Object, new_pipeline
-from tools.bench.limits import hosts
 
 SECONDS, WARM_UP = 40.0, 5.0
 """The seconds that are measured in each case, and the seconds of noise before these."""
@@ -62,6 +61,11 @@ class Case(NamedTuple):
     change: Callable[[int], Sequence[Object]]
     pause: float = TWICE_A_SECOND
     """Seconds between two changes."""
+
+
+def hosts(first: str, count: int) -> list[str]:
+    """Addresses below a prefix of 8 bits."""
+    return [f"{first}.{number >> 16}.{number >> 8 & 255}.{number & 255}" for number in range(1, count + 1)]
 
 
 @functools.cache
