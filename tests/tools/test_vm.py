@@ -53,7 +53,7 @@ def test_the_initramfs_has_the_modules_unpacked(tmp_path: Path, monkeypatch: pyt
 def test_a_machine_names_its_options() -> None:
     """The recorded command has the options that make the same machine."""
     assert Machine("bookworm", "bullseye").options() == "--suite bookworm --kernel bullseye"
-    assert Machine("trixie", "trixie", instructions=True).options() == "--suite trixie --instructions"
+    assert Machine("trixie", "trixie", systemd=True).options() == "--suite trixie --systemd"
     assert Machine("trixie", "trixie", architecture="arm64").options() == "--suite trixie --architecture arm64"
 
 

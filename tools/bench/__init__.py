@@ -12,7 +12,7 @@ targets.py    the targets, and how far figures meet them
 report.py plot.py                                tables and pictures for docs/
 quick.py      the assertions of CI
 
-These run by themselves, as `python -m tools.bench.NAME`: packets.py and throughput.py (established flows), silence.py
-(the death of a node), fates.py (the death and replacement of pods), fairness.py (a Service that changes all the time).
+These run by themselves, as `python -m tools.bench.NAME`: silence.py (the death of a node), fates.py
+(the death and replacement of pods), fairness.py (a Service that changes all the time).
 The benches whose figures aren't measured again are in the commits that the pages name.
 """

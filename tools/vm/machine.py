@@ -48,8 +48,6 @@ class Machine:
         cpus: how many processors.
         systemd: whether the first process is systemd.
         neighbours: whether there are the programs of tools/neighbours.
-        instructions: whether a nanosecond is an instruction of the machine, so that other load of the host changes no
-            figure.  It has a single processor then.
     """
 
     suite: str
@@ -59,7 +57,6 @@ class Machine:
     cpus: int = 2
     systemd: bool = False
     neighbours: bool = False
-    instructions: bool = False
 
     def run(self, command: Iterable[str], seconds: float) -> int:
         """Boot, run the command as root in /src, which is this checkout, and power off.
@@ -111,7 +108,6 @@ class Machine:
         if self.architecture != NATIVE:
             options["--architecture"] = self.architecture
         flags = ["--systemd"] * self.systemd + ["--neighbours"] * self.neighbours
-        flags += ["--instructions"] * self.instructions
         return shlex.join([text for pair in options.items() for text in pair] + flags)
 
     def _provide_tree(self) -> Path:
@@ -127,10 +123,7 @@ class Machine:
         (share / "initramfs").write_bytes(files.initramfs())
         settings = f"console={CONSOLES[self.architecture]} panic=-1 loglevel=4"
         command: list[str | Path] = ["setpriv", "--pdeathsig", "KILL", program, *HARDWARE[self.architecture]]
-        speed = ["-accel", "tcg,thread=multi", "-smp", str(self.cpus)]
-        if self.instructions:
-            speed = ["-accel", "tcg,thread=single", "-smp", "1", "-icount", "shift=0"]
-        command += [*speed, "-m", str(self.memory)]
+        command += ["-accel", "tcg,thread=multi", "-smp", str(self.cpus), "-m", str(self.memory)]
         command += ["-nodefaults", "-no-reboot", "-display", "none", "-device", "virtio-rng-pci"]
         command += ["-kernel", files.image, "-initrd", share / "initramfs", "-append", settings]
         command += ["-serial", f"file:{share / 'console'}", "-device", "virtio-serial-pci"]
