@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import itertools
 import socket
 from pathlib import Path
 
 import pytest
-from nftproxy_conformance.apiserver.documents import documents
 from nftproxy_conformance.lab import obstacle
 from nftproxy_conformance.lab.node import Node
 
-from tools.bench import cluster, figures, offline, report, work
+from tools.bench import cluster, figures, report, work
 from tools.bench.cluster import Size
 from tools.bench.dumps import dumped
 from tools.bench.listener import Listener
-from tools.bench.stages import Stopwatch
-from tools.bench.targets import MILLISECONDS, RATIO, Target
 
 needs_root = pytest.mark.skipif(bool(obstacle()), reason=obstacle())
 SMALL = Size(30, 10)
@@ -27,39 +23,6 @@ def test_a_distribution_is_noted_by_its_ranks() -> None:
     noted: figures.Figures = {}
     figures.note(noted, "x", range(100, 0, -1))
     assert noted == {"x/count": 100, "x/min": 1, "x/p50": 50.5, "x/p99": 99, "x/max": 100}
-
-
-@pytest.mark.parametrize(
-    ("value", "shown", "verdict"),
-    [
-        (0.004, "4 ms", "met"),
-        (0.005, "5 ms", "met"),
-        (0.0061, "6.10 ms", "missed by 22%"),
-        (0.0201, "20.1 ms", "missed: 4 x"),
-    ],
-)
-def test_a_row_tells_how_far_a_target_is_met(value: float, shown: str, verdict: str) -> None:
-    """A figure up to its limit meets the target, and for a figure above it the row shows the excess."""
-    row = Target("a change", "a", 0.005, MILLISECONDS).row({"a": value})
-    assert row == ("a change", "<= 5 ms", shown, verdict)
-
-
-@pytest.mark.parametrize(("figure", "verdict"), [(0.0099, "met"), (0.011, "missed by 10%")])
-def test_a_time_is_judged_by_the_speed_of_the_hour(figure: float, verdict: str) -> None:
-    """In an hour in which the fixed work takes twice as long, a time may be twice the limit."""
-    slow = {"work/changes/100": 2 * figures.QUIET_WORK, "a": figure}
-    row = Target("a change", "a", 0.005, MILLISECONDS).row(slow)
-    assert row is not None
-    assert row[1::2] == ("<= 5 ms", verdict)
-    ratio = Target("a ratio", "b", 1.0, RATIO).row(slow | {"b": 2.0})
-    assert ratio == ("a ratio", "<= 1 x", "2 x", "missed by 100%")
-
-
-def test_a_ratio_needs_both_figures() -> None:
-    """A row that compares two figures is left out if either figure is missing."""
-    target = Target("growth", "many", 1.5, RATIO, "few")
-    assert target.row({"many": 3.0}) is None
-    assert target.row({"many": 3.0, "few": 2.0}) == ("growth", "<= 1.50 x", "1.50 x", "met")
 
 
 def test_tables_are_written_between_their_markers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -82,41 +45,12 @@ def test_tables_are_written_between_their_markers(tmp_path: Path, monkeypatch: p
     ]
 
 
-def test_targets_are_printed_only() -> None:
-    """Targets are printed beside their figures, but not written to any page."""
-    row = "| process start to complete rules, cold, 10,000 x 10 | <= 2 s | 1.50 s | met |"
-    assert row in report.sections({"start/10000": 1.5})["targets"]
-    assert "targets" not in report.WRITTEN
-
-
 def test_a_cluster_has_no_address_twice() -> None:
     """No two pods, and no two Services, of the largest cluster have an address in common."""
     pods = [pod.address for number in range(1_000) for pod in cluster.pods(SMALL, number)]
     fresh = [cluster.Pod(cluster.SPARE + number).address for number in range(1_000)]
     vips = [cluster.vip(number) for number in range(1_000)]
     assert len({*pods, *fresh, *vips}) == len(pods) + len(fresh) + len(vips)
-
-
-def test_both_formats_are_the_same_cluster(tmp_path: Path) -> None:
-    """YAML and JSON have the same objects."""
-    as_json = cluster.write(SMALL, tmp_path / "cluster.json")
-    as_yaml = offline.write_yaml(SMALL, tmp_path / "cluster.yaml")
-    assert list(documents(as_json)) == list(documents(as_yaml)) == list(cluster.objects(SMALL))
-
-
-def test_a_stage_has_only_its_own_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The time of an inner stage isn't counted for the outer stage, and a generator's steps count for its own stage."""
-    clock = itertools.count()
-    monkeypatch.setattr("tools.bench.stages.time.perf_counter", lambda: next(clock))
-    stopwatch = Stopwatch()
-    inner = stopwatch.around("inner", lambda: None)
-    steps = stopwatch.around("steps", lambda: (number for number in range(2)))
-    stopwatch.around("outer", lambda: (inner(), list(steps())))()
-    taken = stopwatch.take()
-    assert taken["inner"] == 1
-    assert taken["steps"] == 4  # making it, two steps, and finding the end
-    assert taken["outer"] == 6  # before, between and after these
-    assert stopwatch.take() == {}
 
 
 @pytest.mark.parametrize(

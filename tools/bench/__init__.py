@@ -6,10 +6,9 @@ rig.py        a scratch node with an API server and the agent, each a process of
 listener.py   receives every commit in the node's namespace
 dumps.py      counts the kernel's lists that the agent asks for
 changes.py    the kinds of single changes, made and timed
-startup.py loads.py connections.py offline.py    rows about the agent as a process
-stages.py steering.py                            rows about its parts, and about algorithms
-targets.py    the targets, and how far figures meet them
-report.py plot.py                                tables and pictures for docs/
+startup.py loads.py connections.py               rows about the agent as a process
+report.py plot.py                                tables and a picture for docs/
+work.py       counts the work of the pure parts
 quick.py      the assertions of CI
 
 These run by themselves, as `python -m tools.bench.NAME`: silence.py (the death of a node), fates.py

@@ -11,9 +11,9 @@ import click
 from nftproxy_conformance.lab import obstacle
 
 import nftproxy
-from tools.bench import changes, connections, loads, offline, plot, quick, report, stages, startup, steering
+from tools.bench import changes, connections, loads, plot, quick, report, startup
 from tools.bench import figures as records
-from tools.bench.cluster import ALL_SIZES, FORTY_THOUSAND, HUNDRED, TEN_THOUSAND, Size
+from tools.bench.cluster import ALL_SIZES, TEN_THOUSAND, Size
 from tools.bench.figures import Figures
 from tools.bench.rig import Rig, assembled
 
@@ -30,10 +30,7 @@ class Row(NamedTuple, Generic[Place]):
 
 # Rows that need no rig, or a rig of their own kind.
 OWN: tuple[Row[Size], ...] = (
-    Row("render", (TEN_THOUSAND,), offline.measure_render),
-    Row("stages", (TEN_THOUSAND,), stages.measure_stages),
-    Row("connections", (HUNDRED, TEN_THOUSAND), connections.measure_connections),
-    Row("steering", (HUNDRED,), steering.measure_steering),
+    Row("connections", (TEN_THOUSAND,), connections.measure_connections),
     Row("restart", (TEN_THOUSAND,), startup.measure_restart),
     Row("bystanders", (TEN_THOUSAND,), startup.measure_bystanders),
 )
@@ -41,13 +38,8 @@ OWN: tuple[Row[Size], ...] = (
 SHARED: tuple[Row[Rig], ...] = (
     Row("start", ALL_SIZES, startup.measure_start),
     Row("latency", ALL_SIZES, changes.measure),
-    Row("stages", (TEN_THOUSAND,), stages.measure_arrival),
-    Row("new counts", (HUNDRED, TEN_THOUSAND, FORTY_THOUSAND), loads.measure_new_counts),
-    Row("large", (TEN_THOUSAND,), loads.measure_large),
-    Row("burst", (TEN_THOUSAND,), loads.measure_burst),
     Row("rollout", (TEN_THOUSAND,), loads.measure_rollout),
     Row("sustained", (TEN_THOUSAND,), loads.measure_sustained),
-    Row("soak", (TEN_THOUSAND,), loads.measure_soak),
 )
 NAMES = list(dict.fromkeys([*(row.name for row in OWN), *(row.name for row in SHARED)]))
 SIZES = {str(size.services): size for size in ALL_SIZES}
@@ -87,7 +79,7 @@ def run(
 @click.option("--only", "names", multiple=True, type=click.Choice(NAMES), help="Measure this row; repeatable.")
 @click.option("--size", "sizes", multiple=True, type=click.Choice(list(SIZES)), help="So many Services; repeatable.")
 @click.option("--quick", "is_quick", is_flag=True, help="Assert counts and ratios in small clusters, and no more.")
-@click.option("--write", "is_to_write", is_flag=True, help="Put tables and plot into docs/.")
+@click.option("--write", "is_to_write", is_flag=True, help="Put tables and picture into docs/.")
 @click.option("--figures", "path", type=click.Path(path_type=Path), help="A file that keeps figures from run to run.")
 @click.option("--profile", type=click.Path(path_type=Path), help="Where to put cProfile's figures of the agent.")
 def main(
@@ -98,7 +90,7 @@ def main(
     path: Path | None,
     profile: Path | None,
 ) -> None:
-    """Measure the agent as its users see it, and print the targets beside the figures."""
+    """Measure the agent as its users see it, and print the figures."""
     if why := obstacle():
         raise click.ClickException(why)
     # An installed agent doesn't compile its modules when it starts, but with PYTHONDONTWRITEBYTECODE a checkout's does.
@@ -111,7 +103,8 @@ def main(
     run(figures, names or NAMES, sizes or SIZES, path, profile)
     if is_to_write:
         report.write(figures)
-        plot.draw(figures)
+        if any(name.startswith("latency/") for name in figures):
+            plot.draw()
     click.echo("\n".join(report.sections(figures).values()))
 
 

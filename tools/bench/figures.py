@@ -20,6 +20,9 @@ from typing import TypeVar
 T = TypeVar("T")
 
 Figures = dict[str, float]
+Unit = tuple[str, float]
+MILLISECONDS, MICRO, SECONDS, MEBIBYTES = ("ms", 1e3), ("us", 1e6), ("s", 1.0), ("MB", 1 / (1 << 20))
+COUNT = ("", 1.0)
 LOOKING = 1.0  # seconds
 QUIET_WORK = 0.0085
 """Seconds of processor time of the fixed work in a quiet hour, on two cores of an AMD EPYC with Python 3.11."""
@@ -57,6 +60,14 @@ def markdown(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     return "".join([f"| {' | '.join(header)} |\n", f"|{' --- |' * len(header)}\n", *lines]) if lines else ""
 
 
+def show(value: float, unit: Unit) -> str:
+    """A figure with its unit."""
+    name, factor = unit
+    scaled = value * factor
+    digits = 0 if scaled == int(scaled) or scaled >= 100 else 1 if scaled >= 10 else 2
+    return f"{scaled:,.{digits}f} {name}".rstrip()
+
+
 def progress(text: str) -> None:
     """Print the current row on a terminal, and nothing into a pipe."""
     if sys.stderr.isatty():
@@ -74,7 +85,7 @@ def fixed_work() -> float:
 
 
 def slowness(figures: Figures) -> float:
-    """The time of the fixed work, relative to the quiet machine that the targets are for.  1 if unmeasured."""
+    """The time of the fixed work, relative to that in a quiet hour.  1 if unmeasured."""
     found = [seconds for name, seconds in figures.items() if name.startswith("work/")]
     return statistics.median(found) / QUIET_WORK if found else 1.0
 

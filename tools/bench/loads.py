@@ -1,85 +1,24 @@
-"""Many changes: a large Service, a burst, minutes of changes, and memory after thousands."""
+"""Many changes: a rollout of many Services, and a minute of changes."""
 
 from __future__ import annotations
 
 import ipaddress
 import itertools
-import random
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from tools.bench import changes, cluster
 from tools.bench.changes import Change
-from tools.bench.cluster import SERVICES, SLICES, Pod
+from tools.bench.cluster import Pod
 from tools.bench.figures import Figures, note
 from tools.bench.listener import Listener
 from tools.bench.rig import Rig
 
-FIRST_OF_COUNT = "first Service with so many endpoints"
-LARGE, PER_SLICE = 1_000, 100  # endpoints: the EndpointSlice controller's --max-endpoints-per-slice
 ROLLED, AT_ONCE = 20, 100  # endpoints of a rollout, and Services that are rolled out together
 AFTER = 3.0  # seconds that the last change of many takes at the most, on a machine without much else to do
 PATIENCE = 60.0  # seconds until a change that hasn't come is lost
 LEAD = 0.1  # seconds by which a commit may be heard of before the answer to its write: the listener waits for nobody
-
-
-# ---- a large Service -----------------------------------------------------------------------------------------------
-
-
-def measure_large(rig: Rig, figures: Figures, rounds: int = 40) -> None:
-    """A Service of 1,000 endpoints loses a pod, and gets it back."""
-    number = rig.size.services + 1
-    pods = [rig.fresh_pod() for _ in range(LARGE)]
-    parts = [pods[start : start + PER_SLICE] for start in range(0, LARGE, PER_SLICE)]
-    rig.write("POST", SERVICES, cluster.service(number))
-    for part, endpoints in enumerate(parts):
-        rig.write("POST", SLICES, cluster.slice_of(number, endpoints, part))
-    time.sleep(AFTER)
-    with rig.listener() as listener:
-        samples = changes.series(rig, listener, _losses(number, parts, rounds))
-    for kind in (changes.REMOVED, changes.ADDED):
-        of_kind = [each for each in samples[2:] if each.kind == kind]  # the first two make the chain
-        note(figures, f"large/{kind}", (each.seconds for each in of_kind))
-        note(figures, f"large elements/{kind}", (each.elements for each in of_kind))
-    rig.write("DELETE", f"{SERVICES}/s{number}")
-    for part in range(len(parts)):
-        rig.write("DELETE", f"{SLICES}/s{number}-{part}")
-    time.sleep(AFTER)
-
-
-def _losses(number: int, parts: Sequence[list[Pod]], rounds: int) -> Iterator[Change]:
-    chance = random.Random(3)
-    for _ in range(rounds + 1):
-        part = chance.randrange(len(parts))
-        lost = chance.choice(parts[part])
-        rest = [each for each in parts[part] if each != lost]
-        yield changes.put(changes.REMOVED, number, rest, lost, part)
-        yield changes.put(changes.ADDED, number, [*rest, lost], lost, part)
-
-
-# ---- numbers of endpoints that are new -----------------------------------------------------------------------------
-
-
-def measure_new_counts(rig: Rig, figures: Figures, counts: int = 30) -> None:
-    """Services in turn get more endpoints than any Service has had, each time another number."""
-    most = rig.size.endpoints + 5  # other rows may have made chains for up to so many
-    with rig.listener() as listener:
-        samples = changes.series(rig, listener, _growing(rig, range(most, most + counts)))
-    note(figures, f"new count/{rig.size.services}", (each.seconds for each in samples))
-    for service in range(counts):
-        rig.write("PUT", f"{SLICES}/s{service}-1", cluster.slice_of(service, cluster.pods(rig.size, service)))
-    time.sleep(AFTER)
-
-
-def _growing(rig: Rig, counts: range) -> Iterator[Change]:
-    for service, count in enumerate(counts):
-        had = cluster.pods(rig.size, service)
-        endpoints = [*had, *(rig.fresh_pod() for _ in range(count - len(had)))]
-        yield changes.put(FIRST_OF_COUNT, service, endpoints, endpoints[-1])
-
-
-# ---- many changes --------------------------------------------------------------------------------------------------
 
 
 class Written(NamedTuple):
@@ -126,16 +65,6 @@ def _arrivals(listener: Listener, written: Sequence[Written]) -> list[tuple[Writ
     return arrived
 
 
-def measure_burst(rig: Rig, figures: Figures) -> None:
-    """A thousand changes to as many Services, as near to one second as the API server takes them."""
-    with rig.listener() as listener:
-        written = _write_many(rig, 1_000, rate=1_000)
-        arrived = _arrivals(listener, written)
-    last = written[-1].answered
-    figures["burst/writing"] = last - written[0].answered
-    figures["burst/after the last"] = max(time_ for _, time_ in arrived) - last
-
-
 def measure_rollout(rig: Rig, figures: Figures) -> None:
     """A hundred Services at once exchange 20 endpoints each, as near to one second as the API server takes them."""
     with rig.listener() as listener:
@@ -165,11 +94,3 @@ def measure_sustained(rig: Rig, figures: Figures, seconds: int = 60, rate: int =
         figures["sustained/cores"] = (rig.agent.cpu - before) / (time.monotonic() - began)
         figures["sustained/rate"] = len(written) / (written[-1].answered - written[0].answered)
         note(figures, "sustained", (time_ - each.answered for each, time_ in _arrivals(listener, written)))
-
-
-def measure_soak(rig: Rig, figures: Figures) -> None:
-    """Memory after 500 changes, and after 5,000."""
-    for count, name in ((500, "soak/after 500"), (4_500, "soak/after 5000")):
-        _write_many(rig, count, rate=50)
-        time.sleep(AFTER)
-        figures[name] = rig.agent.resident

@@ -1,4 +1,4 @@
-"""Figures as pictures: docs/change-latency.svg, the time of a change, and docs/algorithms.svg, where connections go."""
+"""Figures as a picture: docs/change-latency.svg, the time of a change."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ import json
 import re
 
 from tests.support.processes import CHECKOUT
-from tools.bench import report, steering
-from tools.bench.figures import Figures
+from tools.bench import report
 from tools.figures import marked_tables
 
 PICTURE = CHECKOUT / "docs" / "change-latency.svg"
@@ -24,49 +23,6 @@ STYLES = {
 
 Points = list[tuple[int, float]]
 """Numbers of Services, and the milliseconds of a change."""
-
-ALGORITHMS = CHECKOUT / "docs" / "algorithms.svg"
-
-
-def draw(figures: Figures) -> None:
-    """Write the pictures that there are figures for, after the tables."""
-    import matplotlib as mpl  # of the extra `bench`, which only this needs
-
-    mpl.use("svg")
-    # The same figures make the same bytes, and text stays text.
-    mpl.rcParams |= {"svg.hashsalt": "nftproxy", "svg.fonttype": "none"}
-    if any(name.startswith("latency/") for name in figures):
-        draw_latency()
-    if any(name.startswith("steering/") for name in figures):
-        _draw_algorithms(figures)
-
-
-def _draw_algorithms(figures: Figures) -> None:
-    from matplotlib import pyplot
-
-    picture, (shares, moves) = pyplot.subplots(1, 2, figsize=(10, 4))
-    for row, algorithm in enumerate(steering.SPREAD):
-        parts = [100 * figures[steering.share(algorithm, number)] for number in range(steering.ENDPOINTS)]
-        shares.plot(parts, [row] * len(parts), "o", alpha=0.6, color="tab:blue")
-    shares.axvline(100 / steering.ENDPOINTS, color="tab:gray", linestyle=":")
-    shares.set_yticks(range(len(steering.SPREAD)), [each.value for each in steering.SPREAD])
-    shares.invert_yaxis()
-    shares.set(xlim=(0, 200 / steering.ENDPOINTS), xlabel=f"% of {steering.CLIENTS:,} connections")
-    shares.set(title=f"What each of {steering.ENDPOINTS} endpoints gets")
-    for algorithm, style in zip(steering.HASHES, ("s--", "o-"), strict=True):
-        points = {size: 100 * figures[steering.moved(algorithm, size)] for size in steering.SIZES}
-        moves.plot(list(points), list(points.values()), style, label=algorithm.value)
-    moves.plot(steering.SIZES, [100 / size for size in steering.SIZES], ":", color="tab:gray", label="1/N")
-    moves.set(xscale="log", xlabel="endpoints (N)", ylabel="% of clients that move", ylim=(0, None))
-    moves.set(title="The first of N endpoints goes")
-    moves.set_xticks(steering.SIZES, [str(size) for size in steering.SIZES])
-    moves.minorticks_off()
-    moves.legend(fontsize="small")
-    for axes in (shares, moves):
-        axes.grid(visible=True, which="major", alpha=0.3)
-    picture.tight_layout()
-    picture.savefig(ALGORITHMS, metadata={"Date": None})
-    pyplot.close(picture)
 
 
 def latency_points(page: str) -> dict[str, Points]:
@@ -93,8 +49,13 @@ def _milliseconds(cell: str) -> list[float]:
     return [float(text) * {"ms": 1.0, "s": 1e3}[unit] for text in texts]
 
 
-def draw_latency() -> None:
+def draw() -> None:
     """Draw docs/change-latency.svg from the tables of the page, and write its points into its description."""
+    import matplotlib as mpl  # of the extra `bench`, which only this needs
+
+    mpl.use("svg")
+    # The same figures make the same bytes, and text stays text.
+    mpl.rcParams |= {"svg.hashsalt": "nftproxy", "svg.fonttype": "none"}
     from matplotlib import pyplot
 
     points = latency_points(report.DOCUMENT.read_text())

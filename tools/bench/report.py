@@ -1,4 +1,4 @@
-"""The figures as Markdown tables.  `--write` puts those of `WRITTEN` into docs/performance.md, between markers."""
+"""The figures as Markdown tables, which `--write` puts into docs/performance.md, between markers."""
 
 from __future__ import annotations
 
@@ -10,37 +10,30 @@ from pathlib import Path
 
 from nftproxy.kernel.libnftables import Kernel
 from tests.support.processes import CHECKOUT
-from tools.bench import changes, stages
+from tools.bench import changes, connections, startup
 from tools.bench.cluster import ALL_SIZES
-from tools.bench.figures import Figures, markdown, slowness
-from tools.bench.targets import (
+from tools.bench.connections import DIRECT, SERVICE
+from tools.bench.figures import (
     COUNT,
-    DIRECTLY,
     MEBIBYTES,
     MICRO,
     MILLISECONDS,
-    PING_COLD,
     SECONDS,
-    TARGETS,
-    THROUGH,
+    Figures,
     Unit,
+    markdown,
     show,
+    slowness,
 )
 
 DOCUMENT = CHECKOUT / "docs" / "performance.md"
-WRITTEN = ("machine", "growth", "loads")
-"""The tables that the document has.  Other tables are printed only."""
+DIRECTLY, THROUGH = (f"{connections.name(10_000, way)}/p50" for way in (DIRECT, SERVICE))
+PING_COLD = startup.ping(10_000, startup.COLD)
 
 
 def sections(figures: Figures) -> dict[str, str]:
     """The text between each pair of markers that something was measured for, by the markers' name."""
-    found = {
-        "targets": _targets(figures),
-        "growth": _growth(figures),
-        "loads": _loads(figures),
-        "kinds": _kinds(figures),
-        "stages": _stages(figures),
-    }
+    found = {"growth": _growth(figures), "loads": _loads(figures)}
     return {"machine": machine(figures)} | {name: text for name, text in found.items() if text}
 
 
@@ -51,7 +44,7 @@ def machine(figures: Figures) -> str:
         f"Other programs kept {statistics.median(shares):.0%} of it busy, at most {max(shares):.0%}." if shares else ""
     )
     slow = (
-        f"A fixed piece of work took {slowness(figures):.2f} times as long as on the targets' machine."
+        f"A fixed piece of work took {slowness(figures):.2f} times as long as in an earlier quiet hour."
         if shares
         else ""
     )
@@ -61,10 +54,6 @@ def machine(figures: Figures) -> str:
         f"Linux {platform.release().split('-')[0]} on {os.cpu_count()} CPUs ({cpu[1] if cpu else platform.machine()}), "
         f"{memory:.0f} GB, libnftables {Kernel().version()}, Python {platform.python_version()}.\n{busy}  {slow}\n"
     )
-
-
-def _targets(figures: Figures) -> str:
-    return markdown(("", "target", "measured", ""), filter(None, (each.row(figures) for each in TARGETS)))
 
 
 def _growth(figures: Figures) -> str:
@@ -119,54 +108,10 @@ def _cells(figures: Figures, unit: Unit, *names: str) -> str:
     return "; ".join(show(figures[name], unit) for name in names if name in figures)
 
 
-def _kinds(figures: Figures) -> str:
-    """Elements that each kind of change touches, and how its time grows."""
-    sizes = (100, 1_000, 10_000, 40_000)
-    rows = [
-        (
-            kind,
-            _cell(figures, f"elements/10000/{kind}/p50", COUNT),
-            *(_cell(figures, f"latency/{size}/{kind}/p50", MILLISECONDS) for size in sizes),
-        )
-        for kind in changes.KINDS
-    ]
-    header = ("p50 of", "elements touched, p50", *(f"{size:,} Services" for size in sizes))
-    return markdown(header, rows) if any(f"latency/{size}/{changes.ALL}/p50" in figures for size in sizes) else ""
-
-
-def _stages(figures: Figures) -> str:
-    kinds = (changes.REPLACED, stages.COUNTED)
-    if any(f"stages/{kind}/{stages.KERNEL}" not in figures for kind in kinds):
-        return ""
-    columns = [_stage_times(figures, kind) for kind in kinds]
-    rows = [(stage, *(show(column[stage], MILLISECONDS) for column in columns)) for stage in columns[0]]
-    return markdown(("stage", *kinds), rows)
-
-
-def _stage_times(figures: Figures, kind: str) -> dict[str, float]:
-    """Each stage's time, their sum, and the difference to the time that the agent takes as a process."""
-    found = {stage: figures.get(f"stages/{kind}/{stage}", 0.0) for stage in stages.NAMES}
-    found[stages.API] = figures.get(f"stages/{stages.API}", 0.0)
-    total = sum(found.values())
-    kinds = (kind,) if kind == changes.REPLACED else (changes.REMOVED, changes.ADDED)
-    alive = [figures[name] for each in kinds if (name := f"latency/10000/{each}/p50") in figures]
-    found["sum"] = total
-    if alive:
-        found["as measured from the API's answer, p50"] = statistics.mean(alive)
-        found["not in any stage: waking up, event loop, threads"] = statistics.mean(alive) - total
-    return found
-
-
-def _cell(figures: Figures, name: str, unit: Unit) -> str:
-    return show(figures[name], unit) if name in figures else ""
-
-
 def write(figures: Figures) -> None:
     """Put the tables for which the document has markers between these.  A table that wasn't measured stays."""
     text = DOCUMENT.read_text()
     for name, section in sections(figures).items():
-        if name not in WRITTEN:
-            continue
         begin, end = f"<!-- bench: {name} -->\n", f"<!-- end: {name} -->\n"
         before, found, rest = text.partition(begin)
         assert found, f"{DOCUMENT} has no marker {begin!r}"

@@ -24,7 +24,7 @@ from tests.support.factories import INSTALLED_KINDS, renderer
 from tools.bench import changes, cluster
 from tools.bench.cluster import Pod, Size
 from tools.bench.figures import Figures
-from tools.bench.loads import AT_ONCE, LARGE, PER_SLICE, ROLLED
+from tools.bench.loads import AT_ONCE, ROLLED
 
 LOAD, RENDER, CHANGE = "cold start", "render", "a change"
 WAYS: dict[str, dict[str, str]] = {
@@ -36,6 +36,7 @@ WAYS: dict[str, dict[str, str]] = {
 }
 """Large Services: a field of the spec, or an annotation."""
 LOSSES = 20
+LARGE, PER_SLICE = 1_000, 100  # endpoints: the EndpointSlice controller's --max-endpoints-per-slice
 
 
 def lines(work: Callable[[], object]) -> int:
