@@ -72,7 +72,6 @@ def test_without_a_folder_it_says_what_it_lacks() -> None:
         "migration",
         "canary",
         "adoption . .",
-        "failover",
         "glance",
         "tests",
         "outages",

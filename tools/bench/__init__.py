@@ -11,7 +11,6 @@ report.py plot.py                                tables and a picture for docs/
 work.py       counts the work of the pure parts
 quick.py      the assertions of CI
 
-These run by themselves, as `python -m tools.bench.NAME`: silence.py (the death of a node), fates.py
-(the death and replacement of pods), fairness.py (a Service that changes all the time).
-The benches whose figures aren't measured again are in the commits that the pages name.
+`python -m tools.bench.fairness` runs by itself: a Service that changes all the time.  The benches whose figures aren't
+measured again are in the commits that the pages name.
 """

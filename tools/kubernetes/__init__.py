@@ -15,7 +15,5 @@ end_to_end.py     runs Kubernetes' end-to-end tests, whose results results.py re
 judging.py        runs `nftproxy conformance` with the real kube-proxy
 adoption.py       two releases by turns, from their artefacts
 migration.py      from kube-proxy to nftproxy under traffic
-failover.py       an application that is rolled, killed and cut off
-scale.py          nftproxy and kube-proxy with many Services
 outages.py        the API server away, etcd restored
 """

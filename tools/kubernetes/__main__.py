@@ -13,7 +13,6 @@ from pathlib import Path
 import click
 from nftproxy_conformance.lab import obstacle
 
-from tools.bench.cluster import Size
 from tools.bench.figures import markdown
 from tools.kubernetes.adoption import Release, adopt
 from tools.kubernetes.answers import HEADER as ANSWERS_HEADER
@@ -27,7 +26,6 @@ from tools.kubernetes.deployment import deploy_kube_proxy, use_nftproxy
 from tools.kubernetes.detours import HEADER as DETOURS_HEADER
 from tools.kubernetes.detours import PACKAGES, try_detours
 from tools.kubernetes.end_to_end import keep, run_tests
-from tools.kubernetes.failover import HEADER, KUBE_PROXY, VARIANTS, failovers
 from tools.kubernetes.glance import AFTER, BEFORE, glances
 from tools.kubernetes.glance import HEADER as GLANCE_HEADER
 from tools.kubernetes.judging import JUDGED, judge, verdict
@@ -36,13 +34,10 @@ from tools.kubernetes.outages import OF_AGENTS, OUTAGES
 from tools.kubernetes.readers import READERS_HEADER, wrong_rights
 from tools.kubernetes.recording import DEFAULT_SIZE, VERSIONED, fate, faults, note
 from tools.kubernetes.results import FAILED, summary, table
-from tools.kubernetes.scale import HEADER as SCALE_HEADER
-from tools.kubernetes.scale import compare
 from tools.migration.__main__ import COUNTS, counts
 from tools.migration.switch import Account
 
 LOCALHOST = "127.0.0.1"
-FATES = [KUBE_PROXY, *VARIANTS]
 
 
 class ClusterRun:
@@ -257,32 +252,6 @@ def adoption(given: ClusterRun, old: Path, new: Path) -> None:
     given.archives = [each.image for each in releases]
     result = show(given, [adopt(take_bare(given, "adoption"), *releases)])
     given.note("upgrades and rollbacks, from a release's artefacts", "adoption OLD NEW", result)
-
-
-@main.command()
-@click.option("--services", default=10_000, show_default=True, help="How many Services.")
-@click.option("--endpoints", default=10, show_default=True, help="Endpoints of each Service.")
-@click.option("--turns", default=2, show_default=True, help="Starts of each proxy.")
-@click.option("--changes", default=15, show_default=True, help="Changes after each start.")
-@click.pass_obj
-def scale(given: ClusterRun, services: int, endpoints: int, turns: int, changes: int) -> None:
-    """Measure nftproxy and kube-proxy by turns, on a control plane with many Services and without nodes."""
-    given.need(*CONTROL_PLANE, "kube-proxy")
-    rows = compare(given.binaries, given.directory, Size(services, endpoints), turns, changes, say)
-    click.echo(markdown(SCALE_HEADER, told(rows)))
-
-
-@main.command()
-@click.option("--rollouts", default=20, show_default=True)
-@click.option("--variant", "variants", multiple=True, type=click.Choice(FATES), default=FATES, help="Repeatable.")
-@click.pass_obj
-def failover(given: ClusterRun, rollouts: int, variants: tuple[str, ...]) -> None:
-    """Roll, kill and cut off an application, with kube-proxy, then with nftproxy.
-
-    This step must be the cluster's first.
-    """
-    given.need(*CLUSTER, "kube-proxy")
-    click.echo(markdown(HEADER, told(failovers(take_bare(given, "failover"), rollouts, variants))))
 
 
 @main.command()

@@ -10,18 +10,13 @@ import httpx
 import yaml
 
 
-def credentials(kubeconfig: Path) -> tuple[str, ssl.SSLContext, dict[str, str]]:
-    """URL, TLS context and headers for the API server, from a kubeconfig that `RealControlPlane` has written."""
+def client(kubeconfig: Path) -> httpx.Client:
+    """A client with the credentials of a kubeconfig that `RealControlPlane` has written."""
     document = yaml.safe_load(kubeconfig.read_text())
     (cluster,), (user,) = document["clusters"], document["users"]
     context = ssl.create_default_context(cafile=cluster["cluster"]["certificate-authority"])
-    return cluster["cluster"]["server"], context, {"Authorization": f"Bearer {user['user']['token']}"}
-
-
-def client(kubeconfig: Path) -> httpx.Client:
-    """A client with the credentials of a kubeconfig."""
-    url, context, headers = credentials(kubeconfig)
-    return httpx.Client(base_url=url, headers=headers, verify=context, trust_env=False)
+    headers = {"Authorization": f"Bearer {user['user']['token']}"}
+    return httpx.Client(base_url=cluster["cluster"]["server"], headers=headers, verify=context, trust_env=False)
 
 
 def get(api: httpx.Client, path: str) -> Any:

@@ -97,14 +97,6 @@ class ClusterNode:
         made.ip(f"route add default via {gateway}")
         return made
 
-    def cut(self) -> None:
-        """Take the node from the network without a word."""
-        self._fabric.ip(f"link set dev {self.place.link} down")
-
-    def mend(self) -> None:
-        """Bring it back."""
-        self._fabric.ip(f"link set dev {self.place.link} up")
-
     def restart_kubelet(self) -> None:
         """Kill the kubelet, and wait until the next one is well."""
         (old,) = self._kubelets()
