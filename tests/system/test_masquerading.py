@@ -9,9 +9,12 @@ from __future__ import annotations
 import errno
 import itertools
 import socket
+import struct
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from typing import NamedTuple
 
 import pytest
@@ -19,8 +22,6 @@ from nftproxy_conformance.lab import Namespace, RealHost, RealNetwork, RealNode,
 
 from tests.support.cluster import IP, IP6, Ip
 from tests.support.factories import pipeline, service, slice_of
-from tools.masquerade.client import resent
-from tools.masquerade.scene import serving
 
 pytestmark = [pytest.mark.skipif(bool(obstacle()), reason=obstacle()), pytest.mark.slow]
 
@@ -29,6 +30,16 @@ FIRST_PORTS = (20_000, 30_000)  # so that no two clients have a port in common
 BATCH = 250
 PATIENCE = 5.0  # seconds for a connection: a SYN is sent again after 1 and 3
 DIRECTLY, SERVICE = "directly", "through a Service"
+TOTAL_RETRANS = 100  # where struct tcp_info (linux/tcp.h) has tcpi_total_retrans
+SERVER = """\
+import socket, sys
+family = socket.AF_INET6 if ":" in sys.argv[1] else socket.AF_INET
+with socket.create_server((sys.argv[1], 8080), family=family, backlog=4096) as listener:
+    print("ready", flush=True)
+    while True:
+        listener.accept()[0].close()
+"""
+"""A server that closes first: its end of each connection stays in TIME_WAIT for a minute."""
 
 
 class Scene(NamedTuple):
@@ -45,6 +56,24 @@ class Scene(NamedTuple):
     def connect(self, way: str, sources: Iterator[tuple[str, int]], count: int) -> Counter[str]:
         """Make connections in turn, and return how many were made and how many needed a retransmitted SYN."""
         return self.clients.call(_connect, self.addresses[way], sources, count)
+
+
+@contextmanager
+def serving(pod: RealHost, address: str) -> Iterator[None]:
+    """Have the server listen on an address of a pod."""
+    with pod.namespace.popen([sys.executable, "-c", SERVER, address], stdout=subprocess.PIPE) as server:
+        try:
+            assert server.stdout is not None
+            assert server.stdout.readline()
+            yield
+        finally:
+            server.kill()
+
+
+def resent(end: socket.socket) -> int:
+    """Return the number of segments that the kernel has sent again."""
+    (count,) = struct.unpack_from("=I", end.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 104), TOTAL_RETRANS)
+    return int(count)
 
 
 def _connect(address: tuple[str, int], sources: Iterator[tuple[str, int]], count: int) -> Counter[str]:
@@ -74,7 +103,7 @@ def scene(request: pytest.FixtureRequest, ip: Ip) -> Iterator[Scene]:
     with RealNetwork() as network, ExitStack() as stack:
         node = network.node()
         pod = node.pod("web", IP.here, IP6.here)
-        stack.enter_context(serving(pod, "tcp", ip.here))
+        stack.enter_context(serving(pod, ip.here))
         if request.param == "node":
             yield Scene(node, pod, node.node, (ip.node,), {DIRECTLY: (ip.here, 8080), SERVICE: (ip.vip, 80)})
             return

@@ -23,16 +23,13 @@ from nftproxy.model.objects import EndpointSlice, Service
 from nftproxy.sources.documents import yaml_documents
 from tests.support.processes import AgentProcess
 from tests.support.waiting import PATIENCE
-from tools.kubernetes.binaries import VARIABLE, Binaries
 from tools.migration import switch as switching
 from tools.migration import traffic
 from tools.migration.__main__ import TOTALS, main, tables
-from tools.migration.stored import PROGRAMS, switch_stored
 from tools.migration.switch import SHAPES, VIP, WEB, Account, Row, Shape, Step, stored, switch
 from tools.migration.traffic import Front, Talk, Try, asking, await_tries
 
 IS_LONG = os.environ.get("NFTPROXY_TESTS") == "long"
-BINARIES = Binaries(Path(os.environ[VARIABLE]) if os.environ.get(VARIABLE) else None)
 TRIES, KEPT = (1000, 25) if IS_LONG else (40, 5)
 MIGRATE = Path(__file__).resolve().parents[2] / "docs" / "migrate.md"
 
@@ -74,18 +71,6 @@ def test_old_spellings_are_what_the_agent_reads(tmp_path: Path) -> None:
     assert [each.cluster_ips for each in found if isinstance(each, Service)] == [(VIP,)]
     assert [each.endpoints.text for each in found if isinstance(each, EndpointSlice)] == ["10.1.0.4 10.1.0.5"]
     assert {each.code for each in problems} == {Code.OLD_SPELLING}
-
-
-@pytest.mark.timeout(900)
-@pytest.mark.skipif(bool(BINARIES.lack(PROGRAMS)), reason=BINARIES.lack(PROGRAMS))
-def test_a_real_cluster_with_old_spellings_loses_nothing() -> None:
-    """A real API server keeps old spellings that it denies, and the move from kube-proxy itself loses no connection."""
-    account, cluster = switch_stored(BINARIES, tries=TRIES, kept=KEPT)
-    assert cluster.stored["spec"]["clusterIPs"] == ["010.096.00.010"]
-    assert (cluster.denied["code"], "must not have leading 0s" in cluster.denied["message"]) == (422, True)
-    rows = list(account.rows())
-    assert [(row.step, row.new_lost, row.ended) for row in rows if row.new_lost or row.ended] == []
-    assert sum(row.new >= TRIES and row.asked >= TRIES for row in rows) == 4
 
 
 def test_the_rules_of_ipvs_mode_admit_the_ports_of_services() -> None:

@@ -90,15 +90,10 @@ class RealControlPlane:
         """The file of the authority that has issued the API server's certificate."""
         return self._file("ca.crt")
 
-    @property
-    def token(self) -> str:
-        """The administrator's token."""
-        return self._tokens[ADMINISTRATOR]
-
-    def start(self, gates: str = "") -> None:
-        """Start etcd and the API server, with feature gates, and wait until the API server is ready."""
+    def start(self) -> None:
+        """Start etcd and the API server, and wait until the API server is ready."""
         self._start_etcd()
-        self.start_api_server(gates)
+        self.start_api_server()
 
     def _start_etcd(self) -> None:
         client, peer = self._etcd
@@ -113,8 +108,8 @@ class RealControlPlane:
             "--unsafe-no-fsync",  # nothing here must outlive the machine
         )
 
-    def start_api_server(self, gates: str = "") -> None:
-        """Start the API server, with feature gates such as "Name=false", and wait until it is ready."""
+    def start_api_server(self) -> None:
+        """Start the API server, and wait until it is ready."""
         self._launch(
             "kube-apiserver",
             f"--etcd-servers={self._etcd[0]}",
@@ -133,7 +128,6 @@ class RealControlPlane:
             "--enable-admission-plugins=NodeRestriction",
             "--allow-privileged=true",
             "--kubelet-preferred-address-types=InternalIP",
-            *([f"--feature-gates={gates}"] if gates else []),
         )
         wait_until(self.is_ready, lambda: self.log("kube-apiserver")[-3000:], patience=PATIENCE, pause=0.2)
 
