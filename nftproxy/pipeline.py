@@ -75,6 +75,7 @@ class Pipeline:
 
     Attributes:
         losses: the claims that Services don't get, by Service.
+        judged: the claims that were judged since the last `pop_judged`.
         flows: the flows of UDP and SCTP, and the unanswered flows, that must be forgotten.
         health_checks: the answers of health-check node ports.
         views: the views of extensions, by the extension's name.
@@ -120,7 +121,7 @@ class Pipeline:
         self.asked = {each.name for each in settings.everywhere}
         self.losses: dict[ObjectKey, list[LostClaim]] = {}
         self.withheld: dict[Family, dict[ObjectKey, str]] = {family: {} for family in self.generations}
-        self._judged = JudgedClaims(set(), [])
+        self.judged = JudgedClaims(set(), [])
         self._updated: set[ObjectKey] = set()
         self._savepoint: Savepoint | None = None
         self._invalid = Invalidation(table=True)
@@ -349,7 +350,7 @@ class Pipeline:
 
     def pop_judged(self) -> JudgedClaims:
         """The claims that were judged since the last call.  Each loss is returned once."""
-        judged, self._judged = self._judged, JudgedClaims(set(), [])
+        judged, self.judged = self.judged, JudgedClaims(set(), [])
         return judged
 
     def _recompile(self, services: Iterable[ObjectKey]) -> dict[Family, Transaction]:
@@ -547,13 +548,13 @@ class Pipeline:
     def _record_losses(self, key: ObjectKey) -> None:
         """Note the claims that a Service doesn't get.  A node port that is lost in both families counts once."""
         known = set(self.losses.pop(key, ()))
-        self._judged.services.add(key)
+        self.judged.services.add(key)
         service = self.state.services.get(key)
         if service is not None:
             lost = [lost for each in self.generations for lost in lost_claims(self.state, self.settings, each, service)]
             if lost:
                 self.losses[key] = list(dict.fromkeys(lost))
-                self._judged.losses.extend(each for each in self.losses[key] if each not in known)
+                self.judged.losses.extend(each for each in self.losses[key] if each not in known)
 
     def _owners(self, key: ObjectKey) -> list[PortKey]:
         """The owners of the blocks that a Service has had since it was last compiled."""

@@ -202,7 +202,8 @@ class Daemon:
                 await part.start()
             await self._agent_socket.open()
             added = {name: source for part in self._parts for name, source in part.sources().items()}
-            await self._loop.run({**sources, **added})
+            # In a task of its own, so that a change resumes the loop alone.
+            await asyncio.create_task(self._loop.run({**sources, **added}))
         finally:
             for task in beside:
                 task.cancel()

@@ -55,6 +55,7 @@ class Followers:
     faults: FaultReporter
     parts: PartsOfExtensions = field(default_factory=PartsOfExtensions)
     _is_first: bool = True
+    _has_checks: bool = False
     _sweeps: Sweeps = field(default_factory=dict)
 
     async def catch_up(self, families: Collection[Family]) -> float:
@@ -74,7 +75,9 @@ class Followers:
         if sweeps := self._sweeps_of(families, parts):
             self.conntrack.schedule(sweeps)
         checks = self.pipeline.health_checks.by_port
-        await self.listeners.serve_checks(checks, health_check_addresses(state, config) if checks else ())
+        if checks or self._has_checks:
+            self._has_checks = bool(checks)
+            await self.listeners.serve_checks(checks, health_check_addresses(state, config) if checks else ())
         for part in parts:
             part.rules_loaded()
         self.faults.report_services()
@@ -82,7 +85,8 @@ class Followers:
 
     def _sweeps_of(self, families: Collection[Family], parts: Iterable[AgentPart]) -> Sweeps:
         """Return the sweeps of these families.  Sweeps of other families wait."""
-        due = self._sweeps | self.pipeline.flows.pop_due()
+        flows = self.pipeline.flows
+        due = self._sweeps | (flows.pop_due() if flows.is_due else {})
         for part in parts:
             due |= part.sweeps()
         waiting = {front: usable for front, usable in due.items() if family_of(front.address) not in families}

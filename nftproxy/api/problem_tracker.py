@@ -47,6 +47,8 @@ class ProblemTracker:
     def __init__(self) -> None:
         self.count = 0
         """The number of present faults.  Notes don't count."""
+        self.is_idle = True
+        """Whether there is no fault, and nothing to report."""
         self._known: dict[Key, Sequence[Problem]] = {}
         self._listed: set[Key] = set()
         self._fresh: list[tuple[Key, Problem]] = []
@@ -67,6 +69,7 @@ class ProblemTracker:
         """Record the present faults of an object, none if it is gone.  None stands for any object without a name."""
         if not problems and key not in self._known:
             return
+        self.is_idle = False
         old = self._known.pop(key, ())
         kept = sorted(problems, key=_is_note)[:MOST_OF_ONE]  # stable: faults first
         self.count += _costly(kept) - _costly(old)
@@ -79,6 +82,7 @@ class ProblemTracker:
 
     def report(self, problem: Problem, key: Key = None) -> None:
         """Report a problem of an object with the next new faults."""
+        self.is_idle = False
         if len(self._fresh) < MOST_AT_ONCE:
             self._fresh.append((key, problem))
         else:
@@ -95,6 +99,7 @@ class ProblemTracker:
         reported = [each for key, each in within if self._budget.admit(_namespace(key), now)]
         if note := self._budget.note("problems", now):
             reported.append(Problem("", "", "", note, Code.MORE_PROBLEMS))
+        self.is_idle = not (self._known or self._windows or self._budget.left_out)
         return reported
 
     def _counts(self, key: Key, problem: Problem, now: float) -> bool:

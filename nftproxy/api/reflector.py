@@ -51,8 +51,8 @@ from nftproxy.api.responses import (
 )
 from nftproxy.model.codes import Code
 from nftproxy.model.errors import Problem
-from nftproxy.model.events import Event, Listed, Put, Removed, key_of
-from nftproxy.model.objects import ClusterObject, Ignored, ObjectKey
+from nftproxy.model.events import Event, Listed, Put, Removed
+from nftproxy.model.objects import ClusterObject, Ignored, ObjectKey, key_of
 
 PAGE = 500
 """Objects in a page of a list, as in client-go (tools/pager).  A list from the server's watch cache is always whole."""
@@ -418,10 +418,10 @@ class Reflector:
         if event.type == "BOOKMARK":
             return []
         if event.type == "DELETED":
-            key, value = parse_key(event.object, self.resource.kind), None
-            self.problems.record(key, ())
+            key, value, found = parse_key(event.object, self.resource.kind), None, list[Problem]()
         else:
             key, value, found = self._parse(event.object)
+        if found or not self.problems.is_idle:
             self.problems.record(key, found)
         if value is not None and not isinstance(value, Ignored):
             return [Put(value)]

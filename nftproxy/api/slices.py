@@ -9,7 +9,7 @@ References in parentheses are to API fields and Kubernetes enhancement proposals
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from nftproxy.api import schema
 from nftproxy.api.annotation_parsers import NONE_KNOWN, Known, options_of
@@ -24,6 +24,7 @@ from nftproxy.api.validate import (
     virtual_address,
 )
 from nftproxy.model.addresses import FAMILIES, FAMILY_NAMES, Address, Family, family_of, is_ordinary_ipv4
+from nftproxy.model.annotations import PLAIN, PREFIX
 from nftproxy.model.codes import Code
 from nftproxy.model.objects import EndpointPort, Endpoints, EndpointSlice, EndpointState, ObjectKey
 
@@ -34,7 +35,7 @@ TRIGGER_TIME = "endpoints.kubernetes.io/last-change-trigger-time"
 
 def why_passed_over(given: schema.RawEndpointSlice) -> str:
     """Return why a proxy ignores this EndpointSlice, or "" if it doesn't."""
-    labels = given.labels
+    labels = (given.metadata or schema.ObjectMeta()).labels or {}
     if HEADLESS in labels:
         return f"it is of a headless Service (label {HEADLESS})"
     if labels.get(SERVICE_NAME) in (None, ""):
@@ -46,7 +47,8 @@ def build_slice(
     given: schema.RawEndpointSlice, key: ObjectKey, report: Report, known: Known = NONE_KNOWN
 ) -> EndpointSlice | None:
     """Build an EndpointSlice, without the bad parts.  Without a readable Service or family the result is None."""
-    service = given.labels[SERVICE_NAME]
+    metadata = given.metadata or schema.ObjectMeta()
+    service, annotations = (metadata.labels or {})[SERVICE_NAME], metadata.annotations or {}
     family = FAMILIES.get(given.address_type or "")
     if family is None:
         report("addressType", f"{show(given.address_type)} is not IPv4, IPv6 or FQDN")
@@ -62,8 +64,8 @@ def build_slice(
             family=family,
             ports=_shared_ports(tuple(_slice_ports(given, report))),
             endpoints=Endpoints(" ".join(addresses), states),
-            triggered=_triggered(given, report),
-            options=options_of(given, known, report),
+            triggered=timestamp(annotations.get(TRIGGER_TIME), f"metadata.annotations.{TRIGGER_TIME}", report),
+            options=options_of(given, known, report) if _has_own(annotations) else PLAIN,
             pods=_pods(pods, key.namespace),
         )
     return None
@@ -79,9 +81,9 @@ def _pods(given: Sequence[schema.TargetRef | None], namespace: str) -> str:
     return "" if text.isspace() else text
 
 
-def _triggered(given: schema.RawEndpointSlice, report: Report) -> float:
-    annotations = given.metadata.annotations if given.metadata is not None else None
-    return timestamp((annotations or {}).get(TRIGGER_TIME), f"metadata.annotations.{TRIGGER_TIME}", report)
+def _has_own(annotations: Iterable[str]) -> bool:
+    """Whether any annotation is nftproxy's own, unlike those of nearly every slice."""
+    return any(name.startswith(PREFIX) for name in annotations)
 
 
 def _slice_ports(given: schema.RawEndpointSlice, report: Report) -> Iterator[EndpointPort]:

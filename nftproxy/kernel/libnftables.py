@@ -187,7 +187,7 @@ class Kernel:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._session: _Session | None = None
-        self._ahead = ReadAhead()
+        self._ahead: ReadAhead | None = None
 
     def __del__(self) -> None:
         # At the interpreter's end the session's thread runs no more, so waiting for it would last forever.
@@ -212,7 +212,7 @@ class Kernel:
             TooLarge: nothing of it happened.  The machine's own root has no such limit.
             Unavailable: there is no libnftables, no permission, or the outcome is unknown.
         """
-        self._ahead.clear()
+        self._ahead = None
         with self._lock, _unavailable():
             # A session is not used again after a failure: unread answers may be in its sockets.
             session, self._session = self._session or _Session(), None
@@ -267,6 +267,7 @@ class Kernel:
 
     def read_ahead(self, families: Iterable[Family]) -> None:
         """Read the elements that `compare` will need.  Blocks meanwhile.  `apply` invalidates them."""
+        self._ahead = ReadAhead()
         self._ahead.read(families)
 
     def compare(self, installed: Installed, generation: Generation) -> Installed:
@@ -275,7 +276,8 @@ class Kernel:
         This takes a quarter of a second for 130,000 elements that were read ahead, and otherwise a second, in which
         Python's lock is free now and then.
         """
-        return msgspec.structs.replace(installed, differences=differences(generation, self._ahead.listings))
+        ahead = self._ahead or ReadAhead()
+        return msgspec.structs.replace(installed, differences=differences(generation, ahead.listings))
 
     def client_counts(self, family: Family) -> dict[str, int]:
         """Return the number of clients in each map of session affinity, by name, if the kernel reports it.

@@ -8,7 +8,7 @@ from __future__ import annotations
 import msgspec
 
 from nftproxy.model.addresses import Address
-from nftproxy.model.objects import ClusterObject, Ignored, Node, ObjectKey, Place, ServiceCIDR
+from nftproxy.model.objects import ClusterObject, Ignored, ObjectKey, Place
 
 
 class Observation(msgspec.Struct, frozen=True):
@@ -60,8 +60,3 @@ class Listed(msgspec.Struct, frozen=True):
 
 
 Event = Put | Removed | Listed
-
-
-def key_of(value: ClusterObject) -> ObjectKey | str:
-    """Return the key of an object among the objects of its kind."""
-    return value.name if isinstance(value, Node | ServiceCIDR) else value.key

@@ -228,18 +228,19 @@ class LineBudget:
 
     def __init__(self) -> None:
         self._rate = SharedRate[str](LINES_OF_A_NAMESPACE, LINES_OF_ALL, MOST_NAMESPACES)
-        self._left_out = 0
+        self.left_out = 0
+        """Lines that were left out since the last note."""
         self._next_note = 0.0
 
     def admit(self, namespace: str, now: float) -> bool:
         """Return whether a line may be written.  The namespace is "" if the line is about no namespace, or several."""
         is_admitted = self._rate.admit(namespace, now)
-        self._left_out += not is_admitted
+        self.left_out += not is_admitted
         return is_admitted
 
     def leave_out(self) -> None:
         """Count a line that is left out for another reason."""
-        self._left_out += 1
+        self.left_out += 1
 
     def note(self, things: str, now: float) -> str:
         """Return how many lines were left out, with the namespace that has the most, or "" if none or too early.
@@ -248,9 +249,9 @@ class LineBudget:
         """
         if now < self._next_note:
             return ""
-        if not self._left_out:
+        if not self.left_out:
             return ""
-        count, refused = self._left_out, self._rate.pop_refused()
-        self._left_out, self._next_note = 0, now + NOTE_EVERY
+        count, refused = self.left_out, self._rate.pop_refused()
+        self.left_out, self._next_note = 0, now + NOTE_EVERY
         most = f", {refused[0][1]} of them in namespace {refused[0][0]}" if refused and refused[0][0] else ""
         return f"and {count} more {things} like these{most}"

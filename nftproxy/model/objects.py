@@ -211,6 +211,11 @@ class ServiceCIDR(msgspec.Struct, frozen=True, gc=False):
 ClusterObject = Service | EndpointSlice | Node | ServiceCIDR
 
 
+def key_of(value: ClusterObject) -> ObjectKey | str:
+    """Return the key of an object among the objects of its kind."""
+    return value.name if isinstance(value, Node | ServiceCIDR) else value.key
+
+
 class Ignored(msgspec.Struct, frozen=True, gc=False):
     """An object that is well-formed but not for this proxy, and the reason in words for a reviewer."""
 

@@ -178,6 +178,8 @@ class Flows:
         self._restricted: dict[ObjectKey, tuple[Restrictions, frozenset[Unanswered]]] = {}
         self._unanswered: set[Unanswered] = set()
         self._has_swept = False
+        self.is_due = True
+        """Whether `pop_due` may have something to return."""
 
     def refresh(self, state: ClusterState, services: Iterable[ObjectKey]) -> None:
         """Update the fronts of some Services from the state."""
@@ -190,13 +192,14 @@ class Flows:
                 self._restrict(state, key, service)
         fronts = before.keys() | after.keys()
         self._due |= {f for f in fronts if _is_due(before.get(f, NO_ENDPOINTS), after.get(f, NO_ENDPOINTS))}
+        self.is_due |= bool(self._due or self._unanswered)
 
     def pop_due(self) -> Sweeps:
         """Return the fronts that are due for a sweep, and consider them swept.
 
         The caller sweeps them once the kernel has the rules for the state of the last `refresh`.
         """
-        due, self._due = self._due, set()
+        due, self._due, self.is_due = self._due, set(), False
         if not self._has_swept:
             self._has_swept = True
             due |= self._kept.keys()

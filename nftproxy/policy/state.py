@@ -13,7 +13,7 @@ import msgspec
 
 from nftproxy.model.addresses import Address, Family, Network
 from nftproxy.model.annotations import PLAIN, Options
-from nftproxy.model.events import ApiServers, Event, HostAddresses, Listed, Observation, Put, Removed, Seen, key_of
+from nftproxy.model.events import ApiServers, Event, HostAddresses, Listed, Observation, Put, Removed, Seen
 from nftproxy.model.objects import (
     ClusterObject,
     Endpoint,
@@ -24,6 +24,7 @@ from nftproxy.model.objects import (
     Place,
     Service,
     ServiceCIDR,
+    key_of,
 )
 from nftproxy.model.settings import Config
 from nftproxy.model.steps import finish

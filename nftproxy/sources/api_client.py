@@ -244,6 +244,8 @@ class ApiClient:
             reflector.receive_failure(text, now())
 
     def _report_new_problems(self, reflector: Reflector) -> None:
+        if reflector.problems.is_idle:  # as with nearly every event
+            return
         fresh = reflector.problems.pop_new(now())
         for problem in fresh:
             warn_of(problem)
@@ -354,9 +356,10 @@ async def _listed(response: httpx.Response, reflector: Reflector, seconds: float
 async def _watched(
     response: httpx.Response, reflector: Reflector, activity: ResourceActivity
 ) -> AsyncGenerator[list[Event]]:
+    clock = asyncio.get_running_loop().time
     async with aclosing(pieces(response)) as content:
         async for data in content:
-            events = reflector.receive_data(data, now())
+            events = reflector.receive_data(data, clock())
             activity.record_word(has_events=bool(events))
             if events:
                 yield events

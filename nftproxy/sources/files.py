@@ -20,9 +20,9 @@ from nftproxy.api.parse import objects_in, parse_manifest, parse_manifest_json
 from nftproxy.api.pod_addresses import pods_in
 from nftproxy.model.codes import Code
 from nftproxy.model.errors import Problem
-from nftproxy.model.events import Event, Listed, key_of
+from nftproxy.model.events import Event, Listed
 from nftproxy.model.mapping import Mapper, chunks, one_by_one
-from nftproxy.model.objects import ClusterObject, EndpointSlice, Ignored, Node, Service, ServiceCIDR
+from nftproxy.model.objects import ClusterObject, EndpointSlice, Ignored, Node, Service, ServiceCIDR, key_of
 from nftproxy.model.pods import NO_PODS, Pods
 from nftproxy.sources.documents import Document, json_documents, yaml_pieces
 from nftproxy.sources.reading import LARGEST_MANIFEST, read_bounded, read_stream

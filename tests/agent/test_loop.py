@@ -21,8 +21,8 @@ from nftproxy.api.resources import resources
 from nftproxy.kernel.nfnetlink.commit_listener import CommitNotice
 from nftproxy.model.addresses import Family
 from nftproxy.model.errors import Refused, Unavailable
-from nftproxy.model.events import Event, Listed, Put, Removed, key_of
-from nftproxy.model.objects import EndpointSlice, Service
+from nftproxy.model.events import Event, Listed, Put, Removed
+from nftproxy.model.objects import EndpointSlice, Service, key_of
 from nftproxy.pipeline import STEP
 from nftproxy.rules.transaction import Commit, Transaction
 from tests.agent.world import (

@@ -8,8 +8,8 @@ import pytest
 
 from nftproxy.agent.reporting.health import Moment
 from nftproxy.model.errors import Refused
-from nftproxy.model.events import Listed, Put, Removed, key_of
-from nftproxy.model.objects import Service
+from nftproxy.model.events import Listed, Put, Removed
+from nftproxy.model.objects import Service, key_of
 from nftproxy.rules.transaction import Transaction
 from tests.agent.world import (
     EVERYTHING,

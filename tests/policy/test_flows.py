@@ -15,8 +15,8 @@ from nftproxy_conformance.strategies.objects import Given, all_settings
 
 from nftproxy.model.addresses import Address, Family, Protocol, family_of
 from nftproxy.model.annotations import WEIGHT, WEIGHTS
-from nftproxy.model.events import Event, Put, Removed, key_of
-from nftproxy.model.objects import EndpointSlice, Service, TrafficPolicy
+from nftproxy.model.events import Event, Put, Removed
+from nftproxy.model.objects import EndpointSlice, Service, TrafficPolicy, key_of
 from nftproxy.pipeline import Pipeline
 from nftproxy.policy import flows
 from nftproxy.policy.choosing.candidates import ServiceEndpoints

@@ -15,8 +15,8 @@ from nftproxy_conformance.strategies.values import SERVICES
 
 from nftproxy.installed import INSTALLED
 from nftproxy.model.addresses import Address
-from nftproxy.model.events import ApiServers, Event, Listed, Put, Removed, key_of
-from nftproxy.model.objects import EndpointSlice, Node, Place, Service, ServiceCIDR
+from nftproxy.model.events import ApiServers, Event, Listed, Put, Removed
+from nftproxy.model.objects import EndpointSlice, Node, Place, Service, ServiceCIDR, key_of
 from nftproxy.model.steps import finish
 from nftproxy.policy.claims import ClaimKind, Denial
 from nftproxy.policy.extension import Settings

@@ -16,8 +16,8 @@ from nftproxy.installed_fields import FIELDS
 from nftproxy.model.addresses import Address
 from nftproxy.model.codes import Code
 from nftproxy.model.errors import BadInput, Problem
-from nftproxy.model.events import Listed, key_of
-from nftproxy.model.objects import EndpointSlice, Ignored, Node, ObjectKey, Service, ServiceCIDR
+from nftproxy.model.events import Listed
+from nftproxy.model.objects import EndpointSlice, Ignored, Node, ObjectKey, Service, ServiceCIDR, key_of
 from nftproxy.sources.config_documents import load_config
 from nftproxy.sources.files import Manifests, load, merge, read_file
 from tests.support.factories import full_config

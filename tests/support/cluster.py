@@ -11,8 +11,8 @@ from nftproxy_conformance.lab import Lab, Origin, Outcome, Probe, RealHost, endp
 from nftproxy.kernel.capabilities import probe
 from nftproxy.kernel.libnftables import Kernel
 from nftproxy.model.addresses import Family
-from nftproxy.model.events import Event, Put, Removed, Seen, key_of
-from nftproxy.model.objects import ClusterObject, EndpointSlice, Service
+from nftproxy.model.events import Event, Put, Removed, Seen
+from nftproxy.model.objects import ClusterObject, EndpointSlice, Service, key_of
 from nftproxy.pipeline import Pipeline
 from tests.support.factories import pipeline, service, slice_of
 

@@ -19,8 +19,8 @@ from nftproxy_conformance.lab import DROPPED, UNTOUCHED, Kind, Lab, Origin, Outc
 from nftproxy_conformance.lab import endpoint as to
 
 from nftproxy.kernel.capabilities import probe
-from nftproxy.model.events import Event, Put, Removed, key_of
-from nftproxy.model.objects import Service, TrafficPolicy
+from nftproxy.model.events import Event, Put, Removed
+from nftproxy.model.objects import Service, TrafficPolicy, key_of
 from nftproxy.pipeline import Pipeline
 from nftproxy.rules.renderer import ENDPOINTS_TEMPLATE, TABLE_TEMPLATE, Renderer
 from nftproxy.rules.transaction import Installed

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from hypothesis import strategies as st
 from msgspec import structs
 
-from nftproxy.model.events import ApiServers, Event, HostAddresses, Listed, Observation, Put, Removed, Seen, key_of
+from nftproxy.model.events import ApiServers, Event, HostAddresses, Listed, Observation, Put, Removed, Seen
 from nftproxy.model.objects import (
     ClusterObject,
     EndpointPort,
@@ -19,6 +19,7 @@ from nftproxy.model.objects import (
     ServiceCIDR,
     ServiceType,
     TrafficPolicy,
+    key_of,
 )
 from nftproxy_conformance.strategies.extensions.installed import INPUTS
 from nftproxy_conformance.strategies.objects import (

@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 from hypothesis import strategies as st
 
 from nftproxy.model.addresses import Address
-from nftproxy.model.events import Event, Put, Removed, key_of
-from nftproxy.model.objects import EndpointSlice, Service
+from nftproxy.model.events import Event, Put, Removed
+from nftproxy.model.objects import EndpointSlice, Service, key_of
 from nftproxy_conformance.lab import DROPPED, PORT_UNREACHABLE, TCP_RESET, Lab, Outcome, Probe, is_even
 from nftproxy_conformance.lab.topology import OWN
 from nftproxy_conformance.specification.deviations import ANNOTATIONS

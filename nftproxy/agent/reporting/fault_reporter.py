@@ -55,8 +55,8 @@ class FaultReporter:
 
     def report_services(self) -> None:
         """Report the Services that the pipeline serves in part or not at all.  Call this after each commit."""
-        judged = self._pipeline.pop_judged()
-        if judged.services:  # not by a change of endpoints
+        if self._pipeline.judged.services:  # not by a change of endpoints
+            judged = self._pipeline.pop_judged()
             self._report_losses(judged.losses)
             self._report_ended_losses(judged.services)
         for family, withheld in self._pipeline.withheld.items():
@@ -187,7 +187,9 @@ class FaultReporter:
         """Report the Services that exceed a limit or the budget.  Log when that begins and when it ends."""
         state = self._pipeline.state
         excessive = state.excessive
-        self._events.report(itertools.starmap(occurrences.excess, itertools.islice(excessive.items(), MOST_REPORTED)))
+        if excessive:
+            reported = itertools.islice(excessive.items(), MOST_REPORTED)
+            self._events.report(itertools.starmap(occurrences.excess, reported))
         if self._excess_changes == state.excess_changes:
             return
         self._excess_changes = state.excess_changes

@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable
 from typing import NamedTuple
 
-from nftproxy.model.events import Event, Listed, Put, Removed, Seen, key_of
-from nftproxy.model.objects import ClusterObject, EndpointSlice, Ignored, ObjectKey, Service
+from nftproxy.model.events import Event, Listed, Put, Removed, Seen
+from nftproxy.model.objects import ClusterObject, EndpointSlice, Ignored, ObjectKey, Service, key_of
 
 Key = ObjectKey | str
 ServiceOf = Callable[[ObjectKey], ObjectKey | None]

@@ -45,6 +45,7 @@ from nftproxy.model.objects import ObjectKey
 from nftproxy.model.stages import Stage
 from nftproxy.model.texts import first_of
 from nftproxy.pipeline import Pipeline
+from nftproxy.rules.pieces import PIECE as PIECE_OF_CHANGE
 from nftproxy.rules.pieces import pieces_of, split_refill
 from nftproxy.rules.ruleset import Element
 from nftproxy.rules.transaction import Commit, Installed, Transaction, join
@@ -122,6 +123,10 @@ class Loader:
         self._has_loaded = False
         self._is_refused_together = False
         self._installed: dict[Family, Installed | None] = {}
+        self._updated = set[ObjectKey]()
+        """Services that have changed since they were passed to the quarantines."""
+        self._has_passed_on = True
+        """Whether the quarantines may know Services that have changed, or have some."""
         self.quiet_until = 0.0
 
     @property
@@ -141,9 +146,17 @@ class Loader:
 
     def record_updates(self, updated: Set[ObjectKey]) -> None:
         """Note Services that have changed."""
+        self._updated |= updated
+        for table in self._tables.values():
+            table.is_suspect = table.is_suspect and not updated
+        if self._unknown():
+            self._inform_quarantines()
+
+    def _inform_quarantines(self) -> None:
+        """Pass changed Services on to the quarantines, which needn't know while the kernel holds all rules."""
+        updated, self._updated, self._has_passed_on = self._updated, set(), True
         for table in self._tables.values():
             table.quarantine.record_updates(updated)
-            table.is_suspect = table.is_suspect and not updated
 
     def mark_unknown(
         self, families: Iterable[Family], by_others: Collection[Family] = (), *, is_check: bool = False
@@ -170,7 +183,8 @@ class Loader:
         Raises:
             Refused, Unavailable: as the kernel does.
         """
-        for number, piece in enumerate(pieces_of(transaction)):
+        is_large = len(transaction.text) > PIECE_OF_CHANGE
+        for number, piece in enumerate(pieces_of(transaction) if is_large else [transaction]):
             with self._table_watch.committing(len(piece.text)):
                 try:
                     with self._reporter.committing(piece, families):
@@ -398,6 +412,7 @@ class Loader:
             refusal = await self._refusal(quarantine.alone(service))
             if refusal is None or quarantine.named(refusal.statement) != service:
                 return None
+            self._inform_quarantines()
             quarantine.withhold(service, str(refusal))
             self.record_updates(self._pipeline.pop_updated())
             self._reporter.refused([quarantine.family], f"Service {service}: {refusal}")
@@ -417,6 +432,7 @@ class Loader:
 
     async def _quarantine_culprits(self, quarantine: Quarantine) -> None:
         """Find the Services whose rules the kernel refuses, and quarantine them."""
+        self._inform_quarantines()
         search = quarantine.search()
         with contextlib.suppress(StopIteration):
             question = next(search)
@@ -435,9 +451,14 @@ class Loader:
 
     async def retry_changed(self) -> None:
         """Retry quarantined Services that have changed, in families whose other rules the kernel holds."""
+        if not self._has_passed_on:  # as after nearly every change
+            self._updated.clear()
+            return
+        self._inform_quarantines()
         for family in self.known:
             if changed := self._tables[family].quarantine.accepted():
                 await self._retry(family, changed)
+        self._has_passed_on = bool(self._unknown()) or any(self._pipeline.withheld.values())
 
     async def retry_some(self, most: int) -> bool:
         """Retry up to `most` quarantined Services of each family.  Return whether there were any."""

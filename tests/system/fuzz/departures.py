@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from nftproxy_conformance.strategies.objects import Given
 from nftproxy_conformance.strategies.values import some
 
-from nftproxy.model.events import Event, Listed, Removed, Seen, key_of
-from nftproxy.model.objects import ClusterObject
+from nftproxy.model.events import Event, Listed, Removed, Seen
+from nftproxy.model.objects import ClusterObject, key_of
 
 
 def departures(there: Sequence[Given]) -> st.SearchStrategy[Event]:

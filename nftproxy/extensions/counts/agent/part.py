@@ -12,6 +12,8 @@ from nftproxy.extensions.counts.fields import SERVICE_COUNTS
 class CountsPart(AgentPart):
     """Counts for each Service, as metrics."""
 
+    follows = "counts"
+
     def __init__(self, context: AgentContext) -> None:
         pipeline = context.pipeline
         sets = COUNTED_SETS if pipeline.settings.config[SERVICE_COUNTS] else SCREENED_SETS

@@ -12,6 +12,8 @@ from nftproxy.extensions.fast_path.agent.fast_path import keep_fast_path
 class FastPathPart(AgentPart):
     """The fast path."""
 
+    follows = "fast_path"
+
     def __init__(self, context: AgentContext) -> None:
         self._keep = partial(keep_fast_path, context.pipeline, context.kernel, context.faults.report_fast_path)
 
