@@ -19,6 +19,7 @@ from nftproxy.rules.renderer import TEMPLATE_NAMES
 
 if TYPE_CHECKING:
     from nftproxy.agent.agent_part import MakePart
+    from nftproxy.doctor.diagnosis import Check
 
 INSTALLED: tuple[Extension, ...] = (
     ALGORITHMS,
@@ -32,6 +33,9 @@ INSTALLED: tuple[Extension, ...] = (
     MASQUERADE_ADDRESS,
 )
 """The order is that of their rules at a place of the proxy's templates."""
+
+OWN_TABLES = tuple(each.own_table for each in INSTALLED if each.own_table)
+"""The names of the extensions' own tables, of nft's family inet."""
 
 ALL_TEMPLATES = (*TEMPLATE_NAMES, *(name for each in INSTALLED for name in each.templates))
 """The names of all templates."""
@@ -57,3 +61,10 @@ def agent_parts() -> Sequence[MakePart]:
         FastPathPart,
         MasqueradeAddressPart.make,
     )
+
+
+def checks() -> Sequence[Check]:
+    """Return the extensions' checks of a node.  Only `doctor` imports them."""
+    from nftproxy.extensions.fast_path.checks import passed_by
+
+    return (passed_by,)

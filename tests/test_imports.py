@@ -39,13 +39,13 @@ MAY_IMPORT = {
     "explanation": "policy rules pipeline",
     "doctor": "api config",
     "sources": "api config logs netlink",
-    "installed": "agent extensions policy rules",
+    "installed": "agent doctor extensions policy rules",
     "installed_fields": "extensions",
     "library": "api config policy rules pipeline explanation sources templates_dir installed installed_fields",
     "kernel": "policy rules logs netlink",
     "agent": "build logs api config policy rules pipeline explanation sources kernel",
     "trace": "rules explanation kernel",
-    "extensions": "logs policy rules pipeline explanation sources kernel agent netlink",
+    "extensions": "logs policy rules pipeline explanation doctor sources kernel agent netlink",
     "fleet": "api explanation sources agent",
     "commands": (
         "build logs api config deploy rules pipeline explanation doctor sources kernel agent trace fleet library "

@@ -62,6 +62,10 @@ class AgentPart:
         """The metrics that it adds to a scrape, in Prometheus' text format."""
         return b""
 
+    def status(self) -> Mapping[str, Sequence[str]]:
+        """The lines that it adds to `nftproxy status`, by their titles.  It is called in a thread: it may block."""
+        return {}
+
     async def end(self) -> None:
         """Stop, at the end of the agent's work."""
 

@@ -105,15 +105,16 @@ class Daemon:
             health, self.metrics, started=started, activities=activities, find_node=lambda: state.node
         )
         self.faults = FaultReporter(pipeline, self._events, reporter)
-        context = QueryContext(pipeline, reporter, started, libnftables, source, lambda: self.faults.other_proxies)
         self._reserve = Reserve(show=partial(health.set_warnings, Code.NO_DESCRIPTORS))
-        self._agent_socket = AgentSocket(config.agent_socket, query_handlers(context), self._reserve)
 
         self._startup_taint = StartupTaint(config.startup_taint, state.node.name, self.faults.report_startup_taint)
         self._conntrack = SweepQueue(self.metrics.count_sweep)
         report = self._events.report_fault
         given = AgentContext(pipeline, self._kernel, self.metrics, self.faults, report)
         self._parts = tuple(filter(None, [make(given) for make in extensions]))
+        proxies, statuses = (lambda: self.faults.other_proxies), [each.status for each in self._parts]
+        context = QueryContext(pipeline, reporter, started, libnftables, source, proxies, statuses)
+        self._agent_socket = AgentSocket(config.agent_socket, query_handlers(context), self._reserve)
         gaps = LocalGaps(pipeline, self.metrics)
         exposed = [gaps.exposition, *(each.exposition for each in self._parts)]
         note_taken = pipeline.health_checks.note_taken

@@ -39,10 +39,10 @@ from nftproxy.doctor.observations import (
     Unseen,
 )
 from nftproxy.doctor.saved_iptables import SavedTables, read_saved
+from nftproxy.installed import checks
 from nftproxy.installed_fields import FIELDS
 from nftproxy.kernel import agent_lock, capabilities, sysctl
 from nftproxy.kernel.nfnetlink import nft_queries
-from nftproxy.kernel.nfnetlink.flowtable import other_flowtables
 from nftproxy.kernel.nfnetlink.foreign_chains import foreign_chains
 from nftproxy.kernel.others import iptables_tools, ipvs, nfacct, processes
 from nftproxy.kernel.others.other_proxies import other_proxies
@@ -134,7 +134,7 @@ def doctor_command(
     name = node or asked.hostname_override or platform.node().lower()
     path = asked.agent_socket if agent_socket == AGENT_SOCKET else agent_socket
     inspection = NodeInspection(name, kube_proxy_metrics.rstrip("/"), AgentClient(path, timeout, only_here=True))
-    diagnosis = diagnose(inspection.observations(given, kubeconfig))
+    diagnosis = diagnose(inspection.observations(given, kubeconfig), checks())
     if output in STRUCTURED:
         click.echo(structured(as_values(diagnosis, _advice), output))
     else:
@@ -195,7 +195,7 @@ class NodeInspection:
             base_chains=tuple(self._observe("nftables' chains", nft_queries.base_chains, [])),
             foreign_chains=tuple(self._observe("other programs' chains", foreign_chains, []) if ours else ()),
             nft_tables=tuple(self._observe("nftables' tables", nft_queries.tables, [])),
-            flowtables=tuple(self._observe("nftables' flowtables", other_flowtables, [])),
+            flowtables=tuple(self._observe("nftables' flowtables", nft_queries.flowtables, [])),
             schedulers=tuple(self._observe("IPVS' virtual servers", ipvs.schedulers, [])),
             traces=self._observe("other proxies' rules", other_proxies, {}),
             interfaces=tuple(name for _, name in socket.if_nameindex()),

@@ -27,12 +27,13 @@ from nftproxy.explanation.expected import missing_chains, with_kernel
 from nftproxy.explanation.packets import Plan, plan
 from nftproxy.explanation.picture import svg
 from nftproxy.explanation.question import Question, in_namespace, parse_source, parse_to
+from nftproxy.installed import OWN_TABLES
 from nftproxy.kernel.nfnetlink.elements import ElementLookup
 from nftproxy.kernel.nfnetlink.nft_queries import hooked_chains, tables
 from nftproxy.kernel.nfnetlink.table_copy import read_other_tables, read_table
 from nftproxy.kernel.others.xtables import legacy_tables
 from nftproxy.library import Cluster
-from nftproxy.model.addresses import Family
+from nftproxy.model.addresses import TABLE, Family
 from nftproxy.model.texts import printable
 from nftproxy.sources.context_namespace import context_namespace
 from nftproxy.trace.text import text as trace_text
@@ -192,7 +193,7 @@ def _show(explanation: Explanation, traced: _Traces | None, kernel: bool, output
 def _traced_kernel(packets: Plan, families: Iterable[Family]) -> _Traces:
     """Trace packets through a copy of the tables in the kernel of this machine, other programs' among them."""
     ours = [copy for family in families if (copy := read_table(family))]
-    traces, untried = trace_beside(packets, ours, read_other_tables())
+    traces, untried = trace_beside(packets, ours, read_other_tables((TABLE, *OWN_TABLES)))
     uncopied = [f"the table {title}" for title in tables(UNCOPIED)]
     legacy = ["legacy iptables"] if any(map(legacy_tables, Family)) else []
     return traces, (*untried, *uncopied, *legacy)

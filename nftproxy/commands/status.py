@@ -19,7 +19,6 @@ from nftproxy.agent.socket.answers import (
     AffinityMap,
     AgentState,
     FamilyState,
-    FastPathState,
     Versions,
     WatchState,
 )
@@ -137,12 +136,12 @@ def _report(agent: AgentClient) -> StatusReport:
     try:
         found = agent.get(AgentState, "/v1/status")
     except NoAnswer as error:
-        silent = StatusReport(is_healthy=False, problem=error.what, advice=error.advice, process=error.process)
+        alone = StatusReport(is_healthy=False, problem=error.what, advice=error.advice, process=error.process)
         try:
-            return msgspec.structs.replace(silent, kernel=_kernel_state())
+            return msgspec.structs.replace(alone, kernel=_kernel_state())
         except Unavailable as unavailable:
             return msgspec.structs.replace(
-                silent, problem=f"{error.what}; the kernel can't be read either: {unavailable}"
+                alone, problem=f"{error.what}; the kernel can't be read either: {unavailable}"
             )
     return StatusReport(is_healthy=found.is_healthy, agent=found)
 
@@ -191,13 +190,11 @@ def _of_agent(agent: AgentState) -> Iterator[Topic]:
     yield "Last transaction", _last_transaction(agent)
     yield "Last refusal", _last_refusal(agent)
     yield "Services", [_services(agent)]
-    yield "Silent endpoints", list(agent.silent)
+    yield from ((title, list(lines)) for title, lines in agent.features.items())
     limits = [each for each in agent.affinity if each.name.startswith(LIMITS)]
     yield "Affinity", [_affinity(each) for each in agent.affinity if each not in limits]
     if limits:
         yield "Limits", list(map(_affinity, limits))
-    if agent.fast_path:
-        yield "Fast path", [_fast_path(agent.fast_path)]
     yield "Other proxies", _proxies(agent.other_proxies)
     yield "Missing", list(agent.missing)
     yield "Warnings", list(agent.warnings)
@@ -251,11 +248,6 @@ def _affinity(each: AffinityMap) -> str:
     else:
         fill = f"{each.clients} clients of at most {each.size} ({100 * each.clients / each.size:.1f} %)"
     return f"{each.family} {each.name}: {fill}"
-
-
-def _fast_path(found: FastPathState) -> str:
-    count = "an unknown number of" if found.connections < 0 else str(found.connections)
-    return f"{count} connections, at {len(found.interfaces)} interfaces: {', '.join(found.interfaces) or 'none'}"
 
 
 def _proxies(found: dict[str, list[str]]) -> list[str]:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from nftproxy.kernel.libnftables import Kernel
-from nftproxy.kernel.nfnetlink.nft_queries import fast_path_comment
+from nftproxy.kernel.nfnetlink.nft_queries import inet_table_comment
 from nftproxy.model.addresses import Family
-from nftproxy.rules.transaction import delete_fast_path, delete_transaction, join
+from nftproxy.rules.transaction import delete_own_table, delete_transaction, join
 
 
 def remove_tables() -> None:
@@ -14,6 +14,9 @@ def remove_tables() -> None:
     Raises:
         Refused, Unavailable: as the kernel does.
     """
+    from nftproxy.installed import OWN_TABLES  # `run` imports the rest late
+
     Kernel().apply(join(map(delete_transaction, Family)))
-    if fast_path_comment() is not None:
-        Kernel().apply(delete_fast_path())
+    for table in OWN_TABLES:
+        if inet_table_comment(table) is not None:
+            Kernel().apply(delete_own_table(table))

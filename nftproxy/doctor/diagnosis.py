@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import textwrap
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 
 import msgspec
 
@@ -13,8 +13,16 @@ from nftproxy.doctor.findings import BRIEF, Diagnosis, Finding, MigrationStage, 
 from nftproxy.doctor.observations import Observations, Unseen
 from nftproxy.model.codes import Code
 
-CHECKS = (*kube_proxy_checks.CHECKS, *program_checks.CHECKS, *node_checks.CHECKS, *cluster_checks.CHECKS)
-"""All checks: each yields findings from the observations."""
+Check = Callable[[Observations], Iterable[Finding]]
+"""Yields findings from the observations."""
+
+CHECKS: tuple[Check, ...] = (
+    *kube_proxy_checks.CHECKS,
+    *program_checks.CHECKS,
+    *node_checks.CHECKS,
+    *cluster_checks.CHECKS,
+)
+"""The proxy's checks."""
 
 Advise = Callable[[Code], tuple[str, str]]
 """Returns the meaning of a code, and the remedy."""
@@ -29,9 +37,9 @@ _STAGES = {
 }
 
 
-def diagnose(observed: Observations) -> Diagnosis:
-    """Return all findings, and the stage of the migration."""
-    seen = [finding for check in CHECKS for finding in check(observed)]
+def diagnose(observed: Observations, added: Iterable[Check] = ()) -> Diagnosis:
+    """Return all findings, and the stage of the migration.  `added` are the extensions' checks."""
+    seen = [finding for check in (*CHECKS, *added) for finding in check(observed)]
     findings = ordered([*seen, *_of_agent(observed, {finding.code for finding in seen})])
     unseen = tuple(Unseen(*shown([each.what, each.why])) for each in observed.unseen)
     return Diagnosis(observed.node, stage_of(observed), shown([observed.mode])[0], tuple(findings), unseen)

@@ -122,7 +122,7 @@ class Observations(msgspec.Struct, frozen=True, kw_only=True):
     are."""
     nft_tables: tuple[str, ...] = ()
     flowtables: tuple[str, ...] = ()
-    """Other programs' flowtables, as nft names them."""
+    """The flowtables, as nft names them."""
     schedulers: tuple[str, ...] = ()
     """The schedulers of IPVS' virtual servers."""
     traces: Mapping[str, list[str]] = MappingProxyType({})

@@ -8,7 +8,7 @@ from types import MappingProxyType
 from nftproxy.doctor.findings import Finding, MigrationStage, note, stage_of, warning
 from nftproxy.doctor.observations import Observations
 from nftproxy.doctor.saved_iptables import Rule, SavedTables, Table
-from nftproxy.model.addresses import FAST_PATH_TABLE, TABLE
+from nftproxy.model.addresses import TABLE
 from nftproxy.model.base_chains import BaseChain, Effect, ForeignChain, rule_with
 from nftproxy.model.codes import Code
 
@@ -97,21 +97,6 @@ def _other_chains(observed: Observations) -> Iterator[Finding]:
             yield warning(code, *evidence)
 
 
-def _passed_by(observed: Observations) -> Iterator[Finding]:
-    """Find the chains of other programs that packets on our fast path don't pass, and other programs' flowtables."""
-    if f"inet {FAST_PATH_TABLE}" not in observed.nft_tables:
-        return
-    chains = [
-        f"the chain {each.name} in the table {each.family} {each.table} ({each.hook})"
-        for each in observed.base_chains
-        if each.hook in ("prerouting", "forward", "postrouting") or (each.hook == "ingress" and each.priority >= 0)
-        if each.table not in (TABLE, FAST_PATH_TABLE)
-    ]
-    flowtables = [f"the flowtable {each}" for each in observed.flowtables]
-    if chains or flowtables:
-        yield note(Code.FAST_PATH_PASSES_BY, *chains, *flowtables)
-
-
 def _legacy_chains(saved: SavedTables) -> Iterator[ForeignChain]:
     """Yield the built-in chains of legacy iptables that can drop packets, or exempt them from connection tracking.
 
@@ -177,7 +162,6 @@ CHECKS = (
     _forwarding,
     _firewalls_in_nft,
     _other_chains,
-    _passed_by,
     _calico,
     _other_proxies,
     _no_agent,

@@ -13,7 +13,7 @@ from nftproxy.explanation.answer import Admission, Case
 from nftproxy.explanation.clients import Client
 from nftproxy.explanation.ownership import Served
 from nftproxy.explanation.question import ToAddress
-from nftproxy.model.objects import ObjectKey, Place, Service
+from nftproxy.model.objects import ObjectKey, Service
 from nftproxy.model.pods import Pods
 from nftproxy.pipeline import Pipeline
 from nftproxy.policy.extension import Extension
@@ -65,7 +65,6 @@ class ExplainedExtension(Extension):
         remarks_on_question: remarks about all places of a question together.
         forwarded: the outcome of connections to a place that the agent serves without a rule, None if it doesn't.
         noted: facts that the rules don't show, a line each.
-        silent: the endpoints that don't answer this node, as far as the feature knows.
         listed: the lines of `nftproxy list` about a Service.
     """
 
@@ -78,7 +77,6 @@ class ExplainedExtension(Extension):
     remarks_on_question: Callable[[Pipeline, Sequence[ToAddress]], Iterable[str]] = lambda _, __: ()
     forwarded: Callable[[Pipeline, ToAddress, Pods], Forwarded | None] = lambda _, __, ___: None
     noted: Callable[[Pipeline], Iterable[str]] = lambda _: ()
-    silent: Callable[[Pipeline], Iterable[Place]] = lambda _: ()
     listed: Callable[[Pipeline, Service], Iterable[str]] = lambda _, __: ()
 
 

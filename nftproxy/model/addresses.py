@@ -17,8 +17,6 @@ from nftproxy.model.keys import KeyEnum
 
 Address = NewType("Address", str)
 TABLE = "nftproxy"
-FAST_PATH_TABLE = f"{TABLE}-fast-path"
-"""The name of our table of nft's family inet, which has nothing but the fast path."""
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 

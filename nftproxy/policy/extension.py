@@ -150,7 +150,8 @@ class Extension:
         ports: returns a function that adds to the ports of a Service.
         drawn: how the endpoints of a port are drawn, None to leave it to the proxy.
         most_rows: the most rows of a list that the extension draws, otherwise the rows as given: see `MostRows`.
-        whole_table: a table of its own, None without any.
+        own_table: the name of its table of nft's family inet, "" if it never has a table of its own.
+        whole_table: the table of that name, None if the configuration doesn't ask for it.
         view: makes the view that follows the state, given the settings and the families.
         left_out: the endpoints that a Service leaves out, the first ones first if not all may be left out.
         of_table: the types of observations on which its share of the skeleton depends.
@@ -172,6 +173,7 @@ class Extension:
     ports: Callable[[CompiledService], AddToPort] | None = None
     drawn: Callable[[DrawnPort], Drawn | None] = lambda _: None
     most_rows: MostRows | None = None
+    own_table: str = ""
     whole_table: Callable[[Config], Part | None] = lambda _: None
     view: Callable[[Settings, Sequence[Family]], View] | None = None
     left_out: Callable[[ClusterState, Service], Sequence[Place]] = lambda _, __: ()

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from nftproxy.model.addresses import FAST_PATH_TABLE, TABLE, Family
+from nftproxy.model.addresses import TABLE, Family
 from nftproxy.rules.ruleset import Declaration, Element, Generation, GenerationChange, Line, NftKind
 
 BESIDE_ANOTHER = "-canary"
@@ -178,9 +178,9 @@ def delete_transaction(family: Family) -> Transaction:
     return _deleting(family.table)
 
 
-def delete_fast_path() -> Transaction:
-    """The transaction that removes the table of the fast path, whether or not it exists."""
-    return _deleting(f"inet {FAST_PATH_TABLE}")
+def delete_own_table(name: str) -> Transaction:
+    """The transaction that removes the table of an extension, of the family inet, whether or not it exists."""
+    return _deleting(f"inet {name}")
 
 
 def _deleting(table: str) -> Transaction:

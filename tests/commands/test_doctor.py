@@ -926,7 +926,9 @@ def test_an_old_kubernetes(server: ApiServer, kubeconfig: Path, version: str, is
 
 def test_each_code_is_provoked() -> None:
     """Every code that a check may find is in a test above."""
-    sources = "".join(path.read_text() for path in Path(diagnosis_module.__file__).parent.glob("*_checks.py"))
+    package = Path(diagnosis_module.__file__).parents[1]
+    checks = (*package.glob("doctor/*_checks.py"), *package.glob("extensions/*/checks.py"))
+    sources = "".join(path.read_text() for path in checks)
     codes = {Code[name] for name in re.findall(r"\bCode\.(\w+)", sources)}
     assert len(codes) == 41
     source = Path(__file__).read_text()

@@ -16,9 +16,10 @@ import pytest
 import yaml
 
 from nftproxy import __version__
+from nftproxy.extensions.fast_path.rules import FAST_PATH_TABLE
 from nftproxy.kernel.libnftables import Kernel
-from nftproxy.kernel.nfnetlink.nft_queries import fast_path_comment
-from nftproxy.model.addresses import FAST_PATH_TABLE, Family
+from nftproxy.kernel.nfnetlink.nft_queries import inet_table_comment
+from nftproxy.model.addresses import Family
 from nftproxy.rules.transaction import Transaction
 from tests.conftest import CHECKOUT
 from tests.support.command import Done
@@ -393,7 +394,7 @@ def test_cleanup() -> None:
     assert Kernel().read_back(Family.IPV4) is not None
     assert run("--cleanup") == (0, "", "")
     assert [Kernel().read_back(family) for family in Family] == [None, None]
-    assert fast_path_comment() is None
+    assert inet_table_comment(FAST_PATH_TABLE) is None
     assert run("--cleanup=perhaps").status == 2
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 
-import msgspec
 import pytest
 
 from nftproxy.commands.output import json_text
@@ -12,7 +11,6 @@ from nftproxy.doctor.diagnosis import CHECKS, as_text, as_values, diagnose
 from nftproxy.doctor.findings import LONGEST, MOST, MigrationStage, error, note, ordered, shown, warning
 from nftproxy.doctor.kube_proxy_readers import INVALID_DROPPED, LOCALHOST_ACCEPTED, read_metrics
 from nftproxy.doctor.observations import ConntrackUsage, KubeProxyConfigFacts, Observations, Unseen, mode_of_traces
-from nftproxy.model.base_chains import BaseChain
 from nftproxy.model.codes import Code
 
 TRACES = ["the table ip kube-proxy (nftables mode)"]
@@ -100,22 +98,3 @@ def test_metrics() -> None:
     for value in ("x 3", " NaN", " 9e999", " 1.2.3", ""):
         other = f"{INVALID_DROPPED}{value}\n"
         assert read_metrics("url", other).invalid_dropped is None
-
-
-def test_the_fast_path_passes_other_chains_by() -> None:
-    """Once our fast path is there, other programs' chains on the way and flowtables are named, and no other chains."""
-    chains = tuple(
-        BaseChain("inet", table, "c", hook, drops=False)
-        for table, hook in [("policy", "forward"), ("policy", "input"), ("nftproxy", "forward")]
-    )
-    chains += tuple(BaseChain("netdev", "early", f"at{at}", "ingress", drops=False, priority=at) for at in (-1, 0))
-    facts = Observations(node="node-a", base_chains=chains, flowtables=("ip calico f",))
-    with_it = msgspec.structs.replace(facts, nft_tables=("inet nftproxy-fast-path",))
-    (finding,) = (each for check in CHECKS for each in check(with_it))
-    assert finding.code is Code.FAST_PATH_PASSES_BY
-    assert finding.evidence == (
-        "the chain c in the table inet policy (forward)",
-        "the chain at0 in the table netdev early (ingress)",
-        "the flowtable ip calico f",
-    )
-    assert [each for check in CHECKS for each in check(facts)] == []

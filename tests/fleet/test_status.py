@@ -123,12 +123,12 @@ def test_a_healthy_node_that_needs_attention_is_exit_status_3(
 
 def test_json_has_each_nodes_own_answer(cluster: FleetOfAgents) -> None:
     """-o json has the states, and each node's own status as it is there."""
-    cluster.add("node-a", status_of("node-a", silent=("10.1.0.4:8080",)))
+    cluster.add("node-a", status_of("node-a", features={"Silent endpoints": ("10.1.0.4:8080",)}))
     cluster.add("node-b", answering(b"<html>"))
     done = cluster.nftproxy("status", "--all-nodes", "-o", "json")
     found = json.loads(done.out)
     assert found["states"] == {"Well": 1, "NoAnswer": 1}
-    assert found["nodes"][0]["status"]["agent"]["silent"] == ["10.1.0.4:8080"]
+    assert found["nodes"][0]["status"]["agent"]["features"] == {"Silent endpoints": ["10.1.0.4:8080"]}
     assert found["nodes"][1]["status"] is None
     assert found["nodes"][1]["reasons"][0].startswith("its answer can't be read, as from another version of nftproxy: ")
     assert done.status == 1

@@ -152,7 +152,6 @@ def agent_state(name: str, **changes: Any) -> AgentState:
         services=2,
         conflicts=0,
         quarantined=0,
-        silent=(),
         families=(FamilyState("IPv4", 1_000_050.0, is_healthy=True, waiting=0.0, elements=117),),
         watches=(),
         last_transaction=None,

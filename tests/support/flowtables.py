@@ -11,7 +11,6 @@ from nftproxy_conformance.lab import Lab
 from nftproxy_conformance.lab.namespace import LabError
 from nftproxy_conformance.lab.node import Node
 
-from nftproxy.model.addresses import FAST_PATH_TABLE
 from tests.support.factories import renderer
 
 IS_WANTED = os.environ.get("NFTPROXY_FAST_PATH") == "1"
@@ -55,4 +54,4 @@ def has_flowtables() -> bool:
 
 def loadable(text: str) -> str:
     """Rules without the table of the fast path, if this kernel has no flowtables."""
-    return text if has_flowtables() else text.partition(f"\ntable inet {FAST_PATH_TABLE} ")[0]
+    return text if has_flowtables() else text.partition("\ntable inet nftproxy-fast-path ")[0]

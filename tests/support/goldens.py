@@ -11,7 +11,6 @@ import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from nftproxy.model.addresses import FAST_PATH_TABLE
 from tests.support.examples import CHECKOUT, EXAMPLES
 
 EXAMPLES_DIRECTORY = CHECKOUT / "examples"
@@ -76,7 +75,7 @@ def update(example: str, affinity: str, text: str) -> None:
 
 def read(text: str) -> Rules:
     """Parse a file that `write` or `update` has written."""
-    text, heading, rest = text.partition(f"\ntable inet {FAST_PATH_TABLE} ")
+    text, heading, rest = text.partition("\ntable inet nftproxy-fast-path ")
     rules = Rules(
         [line for line in text.splitlines() if line.startswith("#") and not line.startswith(TITLE)],
         {},

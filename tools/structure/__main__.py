@@ -36,6 +36,11 @@ reason of a metric of kube-proxy's.  Sweeps and `top` call a connection `unanswe
 Service.  A Service of type LoadBalancer is `balanced`."""
 
 OTHER_MEANINGS = {
+    "fast_path": {
+        "flowtables",  # of any program, which `doctor` reads as it reads tables and chains
+        "get_flowtable",  # and nftables' numbers for that question
+        "flowtable_name",
+    },
     "failover": {
         "agent_silent",  # the code for an agent that doesn't answer a command
         "_is_silent",  # of a watch of the API

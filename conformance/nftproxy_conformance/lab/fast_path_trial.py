@@ -10,8 +10,7 @@ import itertools
 import re
 from collections.abc import Iterable
 
-from nftproxy.extensions.fast_path.rules import TEMPLATE, FastPathFacts
-from nftproxy.model.addresses import FAST_PATH_TABLE
+from nftproxy.extensions.fast_path.rules import FAST_PATH_TABLE, TEMPLATE, FastPathFacts
 from nftproxy.policy.facts import Part
 from nftproxy.rules.renderer import Renderer
 from nftproxy_conformance.lab.established import Batch, Established, WentAstray, connection

@@ -136,15 +136,6 @@ class FaultReporter:
         warning = f"the agent follows changes late: {fault}"
         self.report_ongoing(Code.CPU_LIMITED, {"": warning} if fault else {}, "the CPU limit suffices again")
 
-    def report_fast_path(self, interfaces: int, fault: str) -> None:
-        """Report how many interfaces the fast path has, and its fault ("" for none)."""
-        self._metrics.set("nftproxy_fast_path_interfaces", interfaces)
-        has_none = bool(fault) and not interfaces
-        (self._pipeline.unavailable.add if has_none else self._pipeline.unavailable.discard)("fast_path")
-        self.report_ongoing(
-            Code.FAST_PATH_INCOMPLETE, {fault: fault} if fault else {}, "the fast path is complete again"
-        )
-
     def report_ongoing(self, code: Code, warnings: Mapping[S, str], recovery: str) -> None:
         """Replace the warnings of a code, by their subjects.  Log each subject that is new, and the end of all."""
         before = self._ongoing.pop(code, frozenset())

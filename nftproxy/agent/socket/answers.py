@@ -228,13 +228,6 @@ class Connections(msgspec.Struct, frozen=True, rename="camel"):
     caveat: str = ""
 
 
-class FastPathState(msgspec.Struct, frozen=True, rename="camel"):
-    """The interfaces of the fast path, in order, and the connections on it or on another program's, -1 if unknown."""
-
-    interfaces: tuple[str, ...]
-    connections: int
-
-
 class AgentState(msgspec.Struct, frozen=True, rename="camel"):
     """The state of the agent, with the verdicts of /healthz.
 
@@ -243,7 +236,7 @@ class AgentState(msgspec.Struct, frozen=True, rename="camel"):
 
     `caveat` says why the rules may be out of date, "" if they follow the cluster.
     Until `knows_cluster` is true, the numbers of Services, conflicts and quarantined Services mean nothing.
-    `silent` are the endpoints that don't answer this node, of Services that leave silent endpoints out.
+    `features` has lines of text about features that only nftproxy has, by their titles (`AgentPart.status`).
     """
 
     is_healthy: bool
@@ -259,7 +252,6 @@ class AgentState(msgspec.Struct, frozen=True, rename="camel"):
     services: int
     conflicts: int
     quarantined: int
-    silent: tuple[str, ...]
     families: tuple[FamilyState, ...]
     watches: tuple[WatchState, ...]
     last_transaction: LastTransaction | None
@@ -268,8 +260,7 @@ class AgentState(msgspec.Struct, frozen=True, rename="camel"):
     other_proxies: dict[str, list[str]]
     missing: tuple[str, ...]
     versions: Versions
-    fast_path: FastPathState | None = None
-    """None if the configuration doesn't ask for it."""
+    features: dict[str, tuple[str, ...]] = {}
     configuration: str = ""
     """A digest of the configuration without the node's name: nodes of the same configuration have the same."""
     is_eligible: bool = True

@@ -11,7 +11,7 @@ import itertools
 import os
 import platform
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -25,7 +25,6 @@ from nftproxy.agent.socket.answers import (
     ConflictRow,
     End,
     FamilyState,
-    FastPathState,
     Line,
     ListingRow,
     NodeInputs,
@@ -42,13 +41,10 @@ from nftproxy.config.configz import configz
 from nftproxy.explanation.answer import ExplainedPlace, Explanation
 from nftproxy.explanation.answering import explaining
 from nftproxy.explanation.expected import missing_chains, with_kernel
-from nftproxy.explanation.explained_extension import features
 from nftproxy.explanation.packets import planning
 from nftproxy.explanation.question import Question, parse_source, parse_to
 from nftproxy.kernel.capabilities import known_lacks
-from nftproxy.kernel.conntrack.connection_counts import offloaded_connections
 from nftproxy.kernel.nfnetlink.elements import ElementLookup
-from nftproxy.kernel.nfnetlink.flowtable import fast_path_interfaces
 from nftproxy.kernel.nfnetlink.nft_queries import hooked_chains
 from nftproxy.kernel.others.other_proxies import Traces
 from nftproxy.model.addresses import FAMILY_NAMES, Family
@@ -81,11 +77,18 @@ OF_PACKETS = (
 )
 """Warnings about the node that an explanation repeats, as the rules don't show them."""
 
+Status = Callable[[], Mapping[str, Sequence[str]]]
+"""Returns lines about a feature, by their titles, and may read the kernel."""
+
 _encode = msgspec.json.Encoder().encode
 
 
 class QueryContext(NamedTuple):
-    """The sources of answers.  `source` names the source of objects, `libnftables` is the library's version."""
+    """The sources of answers.
+
+    `source` names the source of objects, `libnftables` is the library's version, and `statuses` are the lines that
+    extensions add (`AgentPart.status`).
+    """
 
     pipeline: Pipeline
     reporter: SyncReporter
@@ -93,6 +96,7 @@ class QueryContext(NamedTuple):
     libnftables: str
     source: Callable[[], str]
     other_proxies: Callable[[], Traces]
+    statuses: Sequence[Status] = ()
 
 
 def query_handlers(known: QueryContext) -> Mapping[str, QueryHandler]:
@@ -178,20 +182,17 @@ def _scope(query: Mapping[str, str]) -> ListingScope:
 
 
 def _status(known: QueryContext) -> QueryHandler:
-    reading = SharedReading(_fast_path)
+    reading = SharedReading(lambda: _of_features(known.statuses))
 
     async def answer(_query: Mapping[str, str]) -> AsyncIterator[bytes]:
-        fast_path = None
-        if known.pipeline.whole_tables:
-            task = reading.join()
-            async for sign in signs_of_life(task):
-                yield sign
-            fast_path = task.result()
-        families = known.pipeline.generations
+        task = reading.join()
+        async for sign in signs_of_life(task):
+            yield sign
+        features, families = task.result(), known.pipeline.generations
         affinity = await asyncio.to_thread(_affinity_maps, families)
         unloaded = [family for family in families if not known.reporter.has_loaded(family)]
         earlier = await asyncio.to_thread(elements_of_earlier_agent, unloaded)
-        yield _line(msgspec.structs.replace(_agent_state(known, affinity, earlier), fast_path=fast_path))
+        yield _line(msgspec.structs.replace(_agent_state(known, affinity, earlier), features=features))
 
     return answer
 
@@ -293,11 +294,8 @@ def _affinity_maps(families: Iterable[Family]) -> list[AffinityMap]:
         return []  # status must work also while the kernel doesn't
 
 
-def _fast_path() -> FastPathState:
-    try:
-        return FastPathState(tuple(sorted(fast_path_interfaces() or ())), offloaded_connections())
-    except Unavailable:
-        return FastPathState((), -1)
+def _of_features(statuses: Iterable[Status]) -> dict[str, tuple[str, ...]]:
+    return {title: tuple(lines) for status in statuses for title, lines in status().items()}
 
 
 def _agent_state(known: QueryContext, affinity: Iterable[AffinityMap], earlier: Mapping[Family, int]) -> AgentState:
@@ -319,7 +317,6 @@ def _agent_state(known: QueryContext, affinity: Iterable[AffinityMap], earlier: 
         services=len(pipeline.state.given),
         conflicts=sum(map(len, pipeline.losses.values())),
         quarantined=len(pipeline.quarantined),
-        silent=tuple(str(place) for each in features(pipeline) for place in each.silent(pipeline)),
         families=tuple(
             _family_state(known, status, family, waiting.get(family, 0.0), earlier.get(family)) for family in Family
         ),

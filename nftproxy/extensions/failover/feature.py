@@ -14,7 +14,7 @@ from nftproxy.extensions.failover.fields import DEFAULT_FAILOVER
 from nftproxy.extensions.failover.gone_addresses import GoneAddresses
 from nftproxy.extensions.failover.rules import PORT, TABLE, FailoverTable, elements, ports, table, uses
 from nftproxy.extensions.failover.silent_places import SilentPlaces
-from nftproxy.extensions.failover.watched import concerned, left_out, silent_places
+from nftproxy.extensions.failover.watched import concerned, left_out
 from nftproxy.model.addresses import Protocol
 from nftproxy.model.annotations import PLAIN, Options
 from nftproxy.model.settings import Config
@@ -53,6 +53,5 @@ FAILOVER = ExplainedExtension(
     remarks=_remarks,
     view=GoneAddresses,
     left_out=left_out,
-    silent=lambda pipeline: silent_places(pipeline.state).places,
     concerned={SilentPlaces: concerned},
 )

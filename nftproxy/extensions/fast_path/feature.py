@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from nftproxy.explanation.explained_extension import ExplainedExtension
 from nftproxy.explanation.question import ToAddress
 from nftproxy.extensions.fast_path.fields import INTERFACES
-from nftproxy.extensions.fast_path.rules import TEMPLATE, whole_table
+from nftproxy.extensions.fast_path.rules import FAST_PATH_TABLE, TEMPLATE, whole_table
 from nftproxy.model.addresses import Protocol
 from nftproxy.model.codes import Code
 from nftproxy.model.objects import Service
@@ -40,6 +40,7 @@ def _listed(pipeline: Pipeline, service: Service) -> Iterator[str]:
 FAST_PATH = ExplainedExtension(
     name="fast_path",
     templates=(TEMPLATE,),
+    own_table=FAST_PATH_TABLE,
     whole_table=whole_table,
     remarks_on_question=_remarks_on_question,
     listed=_listed,

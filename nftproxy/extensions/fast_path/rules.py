@@ -5,10 +5,12 @@ from __future__ import annotations
 import msgspec
 
 from nftproxy.extensions.fast_path.fields import CONNECTIONS, INTERFACES, FastPathScope
-from nftproxy.model.addresses import FAST_PATH_TABLE
+from nftproxy.model.addresses import TABLE
 from nftproxy.model.settings import Config
 from nftproxy.policy.facts import Part
 
+FAST_PATH_TABLE = f"{TABLE}-fast-path"
+"""The name of the table, of nft's family inet, which has nothing but the fast path."""
 TEMPLATE = "extensions/fast_path/fast-path.nft.j2"
 
 PACKETS = 16

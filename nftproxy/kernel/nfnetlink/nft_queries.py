@@ -23,7 +23,7 @@ import msgspec
 
 from nftproxy.kernel.nfnetlink.modules import advice
 from nftproxy.kernel.nfnetlink.sockets import BUFFER_SIZE, bodies, open_socket
-from nftproxy.model.addresses import FAST_PATH_TABLE, TABLE, Family
+from nftproxy.model.addresses import TABLE, Family
 from nftproxy.model.base_chains import BaseChain
 from nftproxy.model.errors import Unavailable
 from nftproxy.netlink import nf_tables as nft
@@ -138,9 +138,9 @@ def table_comment(family: Family, table: str) -> str | None:
     return _comment(FAMILY_NUMBER[family], table)
 
 
-def fast_path_comment() -> str | None:
-    """Return the comment of the fast path's table, as `table_comment` does."""
-    return _comment(FAMILIES["inet"], FAST_PATH_TABLE)
+def inet_table_comment(table: str) -> str | None:
+    """Return the comment of a table of the family inet, as `table_comment` does."""
+    return _comment(FAMILIES["inet"], table)
 
 
 def _comment(family: int, table: str) -> str | None:
@@ -197,6 +197,19 @@ def tables(families: Mapping[str, int] = FAMILIES) -> list[str]:
         f"{family} {text_of(each[nft.OF_TABLE])}"
         for family, number in families.items()
         for each in query(nft.GET_TABLE, number, flags=DUMP)
+    ]
+
+
+def flowtables() -> list[str]:
+    """Return all flowtables of inet, ip and ip6 as nft names them: family, table and name.
+
+    Raises:
+        Unavailable: the kernel does not answer.
+    """
+    return [
+        f"{family} {text_of(each[nft.OF_TABLE])} {text_of(each[nft.FLOWTABLE_NAME])}"
+        for family, number in FAMILIES.items()
+        for each in query(nft.GET_FLOWTABLE, number, flags=DUMP)
     ]
 
 

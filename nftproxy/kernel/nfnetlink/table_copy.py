@@ -12,11 +12,12 @@ from __future__ import annotations
 
 import itertools
 import socket
+from collections.abc import Collection
 from typing import NamedTuple
 
 from nftproxy.kernel.nfnetlink.nft_queries import FAMILIES, generation, table_comment, tables
 from nftproxy.kernel.nfnetlink.sockets import BUFFER_SIZE, bodies, make_room, open_socket
-from nftproxy.model.addresses import FAST_PATH_TABLE, TABLE, Family
+from nftproxy.model.addresses import TABLE, Family
 from nftproxy.model.errors import Unavailable
 from nftproxy.netlink import nf_tables as nft
 from nftproxy.netlink.codec import (
@@ -91,10 +92,10 @@ def read_table(family: Family) -> TableCopy | None:
     raise Unavailable(f"the table {family.table} changed {ATTEMPTS} times while it was being read")
 
 
-def read_other_tables() -> list[TableCopy]:
+def read_other_tables(ours: Collection[str]) -> list[TableCopy]:
     """Return copies of all other programs' tables of inet, ip and ip6, in the network namespace of this thread.
 
-    A chain of netdev belongs to a device of the real node, so it can't be copied.
+    `ours` are the names of our tables.  A chain of netdev belongs to a device of the real node, so it can't be copied.
 
     Raises:
         Unavailable: the kernel does not answer, or the tables keep changing.
@@ -102,11 +103,7 @@ def read_other_tables() -> list[TableCopy]:
     for _ in range(ATTEMPTS):
         before = generation()
         titles = [title.partition(" ")[::2] for title in tables()]
-        found = [
-            _try_to_read(family, FAMILIES[family], name)
-            for family, name in titles
-            if name not in (TABLE, FAST_PATH_TABLE)
-        ]
+        found = [_try_to_read(family, FAMILIES[family], name) for family, name in titles if name not in ours]
         if generation() == before and None not in found:
             return [copy for copy in found if copy is not None]
     raise Unavailable(f"other programs' tables changed {ATTEMPTS} times while they were being read")

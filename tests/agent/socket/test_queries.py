@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
 import pytest
 
 from nftproxy.agent.socket import queries, shared_reading
-from nftproxy.agent.socket.answers import AgentState, ConflictRow, End, EndpointRow, FastPathState, Line, ServiceRow
+from nftproxy.agent.socket.answers import AgentState, ConflictRow, End, EndpointRow, Line, ServiceRow
 from nftproxy.agent.socket.queries import QueryContext
 from nftproxy.agent.socket.readiness import ClusterUnknown
 from nftproxy.commands.list import LISTINGS
@@ -374,22 +374,21 @@ def test_a_missing_chain_is_damage(monkeypatch: pytest.MonkeyPatch) -> None:
     assert explanation.is_damaged
 
 
-def test_the_connections_of_the_fast_path_are_counted_once_for_all_that_wait(monkeypatch: pytest.MonkeyPatch) -> None:
-    """`status` gives signs of life while conntrack is read, and a second query joins the reading."""
+def test_lines_of_features_are_read_once_for_all_that_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`status` gives signs of life while a feature reads the kernel, and a second query joins the reading."""
     ready, readings = threading.Event(), list[int]()
 
-    def read() -> int:
+    def read() -> Mapping[str, Sequence[str]]:
         readings.append(1)
         assert ready.wait(60)
-        return 7
+        return {"Fast path": ["7 connections"]}
 
-    monkeypatch.setattr(queries, "offloaded_connections", read)
-    monkeypatch.setattr(queries, "fast_path_interfaces", lambda: frozenset({"veth1", "eth0"}))
     monkeypatch.setattr(shared_reading, "PROGRESS", 0.01)
-    handler = queries.query_handlers(knowing(pipeline(fast_path_interfaces=("eth0", "veth*"))))["/v1/status"]
+    known = knowing(pipeline())._replace(statuses=(dict, read, lambda: {"Silent endpoints": []}))
+    handler = queries.query_handlers(known)["/v1/status"]
 
     for pieces in ask_together(handler, ready):
         assert pieces[0] == b"\n"
         answer = msgspec.json.decode(b"".join(pieces), type=AgentState)
-        assert answer.fast_path == FastPathState(("eth0", "veth1"), 7)
+        assert answer.features == {"Fast path": ("7 connections",), "Silent endpoints": ()}
     assert readings == [1]

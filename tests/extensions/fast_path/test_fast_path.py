@@ -6,17 +6,31 @@ import asyncio
 import subprocess
 from collections.abc import AsyncGenerator, Sequence
 
+import msgspec
 import pytest
 
+from nftproxy.agent.agent_part import AgentContext
+from nftproxy.agent.reporting.event_recorder import EventRecorder
+from nftproxy.agent.reporting.fault_reporter import FaultReporter
+from nftproxy.agent.reporting.health import Health
+from nftproxy.agent.reporting.metrics import Metrics
+from nftproxy.agent.reporting.sync_reporter import SyncReporter
+from nftproxy.doctor.observations import Observations
 from nftproxy.explanation.question import ToAddress
-from nftproxy.extensions.fast_path.agent import fast_path
+from nftproxy.extensions.fast_path.agent import fast_path, part
 from nftproxy.extensions.fast_path.agent.fast_path import keep_fast_path
+from nftproxy.extensions.fast_path.agent.flowtable import fast_path_interfaces, follow_interfaces
+from nftproxy.extensions.fast_path.agent.part import FastPathPart
+from nftproxy.extensions.fast_path.checks import passed_by
 from nftproxy.extensions.fast_path.feature import FAST_PATH
 from nftproxy.extensions.fast_path.fields import FastPath, FastPathScope
 from nftproxy.kernel.async_kernel import AsyncKernel
 from nftproxy.kernel.child_process import in_scratch_namespace
-from nftproxy.kernel.nfnetlink.flowtable import fast_path_interfaces, follow_interfaces, other_flowtables
+from nftproxy.kernel.nfnetlink.nft_queries import flowtables
 from nftproxy.model.addresses import Address, Protocol
+from nftproxy.model.base_chains import BaseChain
+from nftproxy.model.codes import Code
+from nftproxy.model.errors import Unavailable
 from tests.support.factories import pipeline, service, slice_of
 
 
@@ -136,7 +150,7 @@ def test_a_kernel_without_flowtables_is_reported() -> None:
 
 
 def _without_a_table() -> tuple[object, object, object]:
-    return fast_path_interfaces(), follow_interfaces(["lo"]), other_flowtables()
+    return fast_path_interfaces(), follow_interfaces(["lo"]), flowtables()
 
 
 @pytest.mark.usefixtures("namespace")
@@ -155,3 +169,47 @@ def test_a_fast_path_that_is_not_there_is_not_promised() -> None:
     (remark,) = FAST_PATH.remarks_on_question(made, spots)
     assert remark == "NFT421: there is no fast path at present, so all packets of a connection pass all chains"
     assert list(FAST_PATH.listed(made, service())) == []
+
+
+def test_the_fast_path_passes_other_chains_by() -> None:
+    """Once our fast path is there, other programs' chains on the way and flowtables are named, and no other chains."""
+    chains = tuple(
+        BaseChain("inet", table, "c", hook, drops=False)
+        for table, hook in [("policy", "forward"), ("policy", "input"), ("nftproxy", "forward")]
+    )
+    chains += tuple(BaseChain("netdev", "early", f"at{at}", "ingress", drops=False, priority=at) for at in (-1, 0))
+    facts = Observations(
+        node="node-a", base_chains=chains, flowtables=("inet nftproxy-fast-path established", "ip calico f")
+    )
+    with_it = msgspec.structs.replace(facts, nft_tables=("inet nftproxy-fast-path",))
+    (finding,) = passed_by(with_it)
+    assert finding.code is Code.FAST_PATH_PASSES_BY
+    assert finding.evidence == (
+        "the chain c in the table inet policy (forward)",
+        "the chain at0 in the table netdev early (ingress)",
+        "the flowtable ip calico f",
+    )
+    assert list(passed_by(facts)) == []
+
+
+def test_the_agent_shows_the_fast_path(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`status` has the connections and the interfaces, or says that they are unknown, and has no line if it is off."""
+    monkeypatch.setattr(part, "fast_path_interfaces", lambda: frozenset({"veth1", "eth0"}))
+    monkeypatch.setattr(part, "offloaded_connections", lambda: 7)
+    assert the_part("eth0", "veth*").status() == {"Fast path": ["7 connections, at 2 interfaces: eth0, veth1"]}
+    assert the_part().status() == {}
+
+    def unavailable() -> int:
+        raise Unavailable("no answer")
+
+    monkeypatch.setattr(part, "offloaded_connections", unavailable)
+    unknown = "an unknown number of connections, at 0 interfaces: none"
+    assert the_part("eth0").status() == {"Fast path": [unknown]}
+
+
+def the_part(*interfaces: str) -> FastPathPart:
+    """The part of an agent with such a configuration."""
+    made = pipeline(fast_path_interfaces=interfaces)
+    reports = SyncReporter(Health(30.0), Metrics())
+    faults = FaultReporter(made, EventRecorder("node-a"), reports)
+    return FastPathPart(AgentContext(made, AsyncKernel(), reports.metrics, faults, lambda _: None))

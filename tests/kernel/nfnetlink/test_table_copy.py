@@ -10,7 +10,7 @@ from nftproxy_conformance.lab import Namespace, obstacle
 from nftproxy.kernel.capabilities import probe
 from nftproxy.kernel.nfnetlink import nft_queries, table_copy
 from nftproxy.kernel.nfnetlink.table_copy import Hook, hooks, read_other_tables, read_table, write_table
-from nftproxy.model.addresses import Family
+from nftproxy.model.addresses import TABLE, Family
 from nftproxy.model.errors import Unavailable
 from tests.kernel.ruleset import execute, listing
 from tests.support.examples import example_pipeline
@@ -87,7 +87,7 @@ COMMIT
 def test_a_copy_of_iptables_rules(here: Namespace, there: Namespace) -> None:
     """A table of iptables-nft lists as the original does, with matches that the kernel takes for a protocol only."""
     here.run(["iptables-nft-restore"], OF_IPTABLES)
-    (copy,) = here.call(read_other_tables)
+    (copy,) = here.call(read_other_tables, (TABLE,))
     there.call(write_table, copy)
     saved = [line for line in here.run(["iptables-nft-save"]).splitlines() if not line.startswith("#")]
     assert [line for line in there.run(["iptables-nft-save"]).splitlines() if not line.startswith("#")] == saved

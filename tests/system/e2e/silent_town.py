@@ -67,7 +67,7 @@ class Town:
 
     def status(self) -> list[str]:
         """The endpoints that the agent reports as silent."""
-        return list(json.loads(self._command("status", "-o", "json"))["agent"]["silent"])
+        return list(json.loads(self._command("status", "-o", "json"))["agent"]["features"]["Silent endpoints"])
 
     def explain(self, address: str) -> str:
         """The output of `explain` for the Service at an address."""

@@ -148,7 +148,7 @@ def test_three_faults(view_and_client: tuple[ViewedCluster, RealHost], tmp_path:
     view, client = view_and_client
     view.network.lose("10.1.1.0/24")
     with contextlib.closing(Connections(client, IP.vip)) as connections:
-        while not view.state("node-a").silent:
+        while not view.state("node-a").features["Silent endpoints"]:
             connections.begin(4)
             connections.wait(0.2)
     view.agents["node-b"].stop()

@@ -18,18 +18,19 @@ import sys
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 import pytest
 from nftproxy_conformance.lab import Namespace, obstacle
 from nftproxy_conformance.lab.node import Node
 
 from nftproxy.agent.socket import answers
-from nftproxy.agent.socket.answers import AgentState, FastPathState
+from nftproxy.agent.socket.answers import AgentState
 from nftproxy.commands.agent_client import AgentClient
 from nftproxy.extensions.fast_path.agent.fast_path import MOST_INTERFACES
 from nftproxy.extensions.fast_path.fields import FastPath, FastPathScope
-from nftproxy.kernel.nfnetlink.nft_queries import fast_path_comment
+from nftproxy.extensions.fast_path.rules import FAST_PATH_TABLE
+from nftproxy.kernel.nfnetlink.nft_queries import inet_table_comment
 from nftproxy.sources.interfaces import interface_names
 from nftproxy.trace.links import add_addresses, join
 from tests.support.flowtables import has_flowtables
@@ -57,6 +58,21 @@ nftproxy:
   fastPath:
     interfaces: [client, "po*"]
 """
+
+
+class FastPathState(NamedTuple):
+    """The interfaces of the fast path, and the connections on it, -1 if unknown."""
+
+    interfaces: tuple[str, ...]
+    connections: int
+
+    @classmethod
+    def read(cls, line: str) -> Self:
+        """Read the line of `status`."""
+        found = re.fullmatch(r"(?:(\d+)|an unknown number of) connections, at \d+ interfaces: (.*)", line)
+        assert found, line
+        interfaces = tuple(found[2].split(", ")) if found[2] != "none" else ()
+        return cls(interfaces, int(found[1]) if found[1] else -1)
 
 
 class Entry(NamedTuple):
@@ -136,7 +152,8 @@ class Way:
     def fast_path(self) -> FastPathState | None:
         """The fast path, as the agent sees it."""
         found = self.status()
-        return found.fast_path if found else None
+        lines = found.features.get("Fast path", ()) if found else ()
+        return FastPathState.read(lines[0]) if lines else None
 
     def has_interfaces(self, *names: str) -> None:
         """Wait until the fast path has exactly these interfaces, by name or by the beginning of names."""
@@ -331,7 +348,7 @@ def test_the_fast_path_goes_with_its_configuration(way: Way) -> None:
     flow.becomes_fast()
     way.agent.stop()
     way.start(CONFIG.partition("nftproxy:")[0])
-    wait_until(lambda: way.node.call(fast_path_comment) is None, way.agent.log)
+    wait_until(lambda: way.node.call(inet_table_comment, FAST_PATH_TABLE) is None, way.agent.log)
     assert flow.ask()
     assert not flow.is_fast()
 
@@ -574,7 +591,7 @@ def test_failover_beside_a_fast_connection(way: Way) -> None:
         def is_left_out() -> bool:
             begin(8)
             found = way.status()
-            return found is not None and found.silent == (f"{other}:{POD_PORT}",)
+            return found is not None and found.features["Silent endpoints"] == (f"{other}:{POD_PORT}",)
 
         wait_until(is_left_out, way.agent.log)
         stream.becomes_fast()

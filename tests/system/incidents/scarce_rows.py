@@ -12,7 +12,7 @@ from typing import Any
 
 import yaml
 
-from nftproxy.model.addresses import FAST_PATH_TABLE
+from nftproxy.extensions.fast_path.rules import FAST_PATH_TABLE
 from tests.support.cgroups import cpu_limited, memory_limited
 from tests.support.waiting import wait_until
 from tests.system.faults.bench import Bench, endpoints, service

@@ -9,6 +9,7 @@ from nftproxy.agent.sync.loading import now
 from nftproxy.extensions.failover.agent.silence_watch import SilenceWatch
 from nftproxy.extensions.failover.agent.unanswered import UnansweredReader
 from nftproxy.extensions.failover.gone_addresses import GoneAddresses
+from nftproxy.extensions.failover.watched import silent_places
 from nftproxy.model.events import Event
 from nftproxy.policy.flows import Sweeps
 
@@ -28,6 +29,10 @@ class FailoverPart(AgentPart):
     def sources(self) -> Mapping[str, AsyncGenerator[Sequence[Event]]]:
         """The silent endpoints."""
         return {"connections without an answer": self._watch.events()}
+
+    def status(self) -> Mapping[str, Sequence[str]]:
+        """The endpoints that don't answer this node, of Services that leave such endpoints out."""
+        return {"Silent endpoints": [str(place) for place in silent_places(self._state).places]}
 
     def rules_loaded(self) -> None:
         """Note that the kernel holds the rules."""

@@ -9,15 +9,16 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 
+from nftproxy.extensions.fast_path.agent.flowtable import follow_interfaces, takes_beginnings
 from nftproxy.extensions.fast_path.fields import INTERFACES, FastPath
+from nftproxy.extensions.fast_path.rules import FAST_PATH_TABLE
 from nftproxy.kernel.async_kernel import AsyncKernel
-from nftproxy.kernel.nfnetlink.flowtable import follow_interfaces, takes_beginnings
-from nftproxy.kernel.nfnetlink.nft_queries import fast_path_comment
+from nftproxy.kernel.nfnetlink.nft_queries import inet_table_comment
 from nftproxy.model.errors import Refused, Unavailable
 from nftproxy.model.texts import first_of
 from nftproxy.pipeline import Pipeline
 from nftproxy.rules.renderer import WholeTable
-from nftproxy.rules.transaction import Transaction, delete_fast_path, join
+from nftproxy.rules.transaction import Transaction, delete_own_table, join
 from nftproxy.sources.interfaces import watch_interfaces
 
 MOST_INTERFACES = 1_024
@@ -76,13 +77,13 @@ def _fault(refused: Sequence[str], surplus: Sequence[str]) -> str:
 
 
 async def _provide_table(table: WholeTable, kernel: AsyncKernel) -> None:
-    if await asyncio.to_thread(fast_path_comment) != table.comment:
-        await kernel.apply(join([delete_fast_path(), Transaction(table.text)]))
+    if await asyncio.to_thread(inet_table_comment, FAST_PATH_TABLE) != table.comment:
+        await kernel.apply(join([delete_own_table(FAST_PATH_TABLE), Transaction(table.text)]))
 
 
 async def _remove(kernel: AsyncKernel, report: Report) -> None:
     try:
-        if await asyncio.to_thread(fast_path_comment) is not None:
-            await kernel.apply(delete_fast_path())
+        if await asyncio.to_thread(inet_table_comment, FAST_PATH_TABLE) is not None:
+            await kernel.apply(delete_own_table(FAST_PATH_TABLE))
     except (Refused, Unavailable) as error:
         report(0, f"the fast path is off, but its table can't be removed: {error}")

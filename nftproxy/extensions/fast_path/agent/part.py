@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import partial
 
 from nftproxy.agent.agent_part import AgentContext, AgentPart
 from nftproxy.extensions.fast_path.agent.fast_path import keep_fast_path
+from nftproxy.extensions.fast_path.agent.flowtable import fast_path_interfaces
+from nftproxy.kernel.conntrack.connection_counts import offloaded_connections
+from nftproxy.model.codes import Code
+from nftproxy.model.errors import Unavailable
 
 
 class FastPathPart(AgentPart):
@@ -15,8 +19,28 @@ class FastPathPart(AgentPart):
     follows = "fast_path"
 
     def __init__(self, context: AgentContext) -> None:
-        self._keep = partial(keep_fast_path, context.pipeline, context.kernel, context.faults.report_fast_path)
+        self._pipeline, self._metrics, self._faults = context.pipeline, context.metrics, context.faults
+        self._keep = partial(keep_fast_path, context.pipeline, context.kernel, self._report)
 
     def background(self) -> Iterable[Callable[[], Awaitable[None]]]:
         """Keep the fast path, or remove it if it is off."""
         return (self._keep,)
+
+    def status(self) -> Mapping[str, Sequence[str]]:
+        """The interfaces of the fast path, and the connections on it or on another program's."""
+        if "fast_path" not in self._pipeline.whole_tables:
+            return {}
+        try:
+            interfaces, count = sorted(fast_path_interfaces() or ()), str(offloaded_connections())
+        except Unavailable:
+            interfaces, count = [], "an unknown number of"
+        names = ", ".join(interfaces) or "none"
+        return {"Fast path": [f"{count} connections, at {len(interfaces)} interfaces: {names}"]}
+
+    def _report(self, interfaces: int, fault: str) -> None:
+        """Report how many interfaces the fast path has, and its fault ("" for none)."""
+        self._metrics.set("nftproxy_fast_path_interfaces", interfaces)
+        has_none = bool(fault) and not interfaces
+        (self._pipeline.unavailable.add if has_none else self._pipeline.unavailable.discard)("fast_path")
+        warnings = {fault: fault} if fault else {}
+        self._faults.report_ongoing(Code.FAST_PATH_INCOMPLETE, warnings, "the fast path is complete again")

@@ -15,9 +15,9 @@ import errno
 import socket
 from collections.abc import Callable, Collection, Sequence
 
+from nftproxy.extensions.fast_path.rules import FAST_PATH_TABLE
 from nftproxy.kernel.nfnetlink.nft_queries import FAMILIES, query, why
 from nftproxy.kernel.nfnetlink.sockets import BUFFER_SIZE, open_socket
-from nftproxy.model.addresses import FAST_PATH_TABLE
 from nftproxy.model.errors import Unavailable
 from nftproxy.netlink import nf_tables as nft
 from nftproxy.netlink.codec import (
@@ -31,6 +31,11 @@ from nftproxy.netlink.codec import (
     nested,
     text_of,
 )
+
+NEW_FLOWTABLE, DELETE_FLOWTABLE = 22, 24  # NFT_MSG_*
+FLOWTABLE_HOOK = 3  # NFTA_FLOWTABLE_*
+FLOWTABLE_HOOK_NUMBER, FLOWTABLE_PRIORITY, FLOWTABLE_DEVICES = 1, 2, 3  # NFTA_FLOWTABLE_HOOK_*
+DEVICE_NAME, DEVICE_PREFIX = 1, 2  # NFTA_DEVICE_*
 
 STEP = 64
 """Interfaces of a transaction.  The kernel takes 256."""
@@ -48,23 +53,9 @@ def fast_path_interfaces() -> frozenset[str] | None:
     """
     for found in query(nft.GET_FLOWTABLE, _INET, flags=DUMP):
         if (text_of(found[nft.OF_TABLE]), text_of(found[nft.FLOWTABLE_NAME])) == (FAST_PATH_TABLE, _FLOWTABLE):
-            devices = attribute_map(found[nft.FLOWTABLE_HOOK]).get(nft.FLOWTABLE_DEVICES, b"")
-            return frozenset(text_of(name) + "*" * (kind == nft.DEVICE_PREFIX) for kind, name in attributes_of(devices))
+            devices = attribute_map(found[FLOWTABLE_HOOK]).get(FLOWTABLE_DEVICES, b"")
+            return frozenset(text_of(name) + "*" * (kind == DEVICE_PREFIX) for kind, name in attributes_of(devices))
     return None
-
-
-def other_flowtables() -> list[str]:
-    """Return other programs' flowtables as nft names them: family, table and name.
-
-    Raises:
-        Unavailable: the kernel does not answer.
-    """
-    return [
-        f"{family} {text_of(found[nft.OF_TABLE])} {text_of(found[nft.FLOWTABLE_NAME])}"
-        for family, number in FAMILIES.items()
-        for found in query(nft.GET_FLOWTABLE, number, flags=DUMP)
-        if text_of(found[nft.OF_TABLE]) != FAST_PATH_TABLE
-    ]
 
 
 def takes_beginnings(wanted: Sequence[str]) -> bool:
@@ -120,25 +111,20 @@ def _change(kernel: socket.socket, change: Callable[[Sequence[str]], bytes], nam
 
 
 def _adding(names: Sequence[str]) -> bytes:
-    hook = attribute(nft.FLOWTABLE_HOOK_NUMBER, _ZERO) + attribute(nft.FLOWTABLE_PRIORITY, _ZERO)
-    return nft.request(nft.NEW_FLOWTABLE, CREATE, _INET, _of_flowtable(hook + _devices(names)))
+    hook = attribute(FLOWTABLE_HOOK_NUMBER, _ZERO) + attribute(FLOWTABLE_PRIORITY, _ZERO)
+    return nft.request(NEW_FLOWTABLE, CREATE, _INET, _of_flowtable(hook + _devices(names)))
 
 
 def _removing(names: Sequence[str]) -> bytes:
-    return nft.request(nft.DELETE_FLOWTABLE, 0, _INET, _of_flowtable(_devices(names)))
+    return nft.request(DELETE_FLOWTABLE, 0, _INET, _of_flowtable(_devices(names)))
 
 
 def _devices(names: Sequence[str]) -> bytes:
     return nested(
-        nft.FLOWTABLE_DEVICES,
-        b"".join(
-            named(nft.DEVICE_PREFIX, name[:-1]) if name.endswith("*") else named(nft.DEVICE_NAME, name)
-            for name in names
-        ),
+        FLOWTABLE_DEVICES,
+        b"".join(named(DEVICE_PREFIX, name[:-1]) if name.endswith("*") else named(DEVICE_NAME, name) for name in names),
     )
 
 
 def _of_flowtable(hook: bytes) -> bytes:
-    return (
-        named(nft.OF_TABLE, FAST_PATH_TABLE) + named(nft.FLOWTABLE_NAME, _FLOWTABLE) + nested(nft.FLOWTABLE_HOOK, hook)
-    )
+    return named(nft.OF_TABLE, FAST_PATH_TABLE) + named(nft.FLOWTABLE_NAME, _FLOWTABLE) + nested(FLOWTABLE_HOOK, hook)
