@@ -25,7 +25,7 @@ from tools.kubernetes.control_plane import RealControlPlane, free_ports
 from tools.kubernetes.deployment import deploy_kube_proxy, use_nftproxy
 from tools.kubernetes.detours import HEADER as DETOURS_HEADER
 from tools.kubernetes.detours import PACKAGES, try_detours
-from tools.kubernetes.end_to_end import keep, run_tests
+from tools.kubernetes.end_to_end import run_tests
 from tools.kubernetes.glance import AFTER, BEFORE, glances
 from tools.kubernetes.glance import HEADER as GLANCE_HEADER
 from tools.kubernetes.judging import JUDGED, judge, verdict
@@ -33,7 +33,7 @@ from tools.kubernetes.migration import migrate
 from tools.kubernetes.outages import OF_AGENTS, OUTAGES
 from tools.kubernetes.readers import READERS_HEADER, wrong_rights
 from tools.kubernetes.recording import DEFAULT_SIZE, VERSIONED, fate, faults, note
-from tools.kubernetes.results import FAILED, summary, table
+from tools.kubernetes.results import FAILED, summary
 from tools.migration.__main__ import COUNTS, counts
 from tools.migration.switch import Account
 
@@ -264,19 +264,16 @@ def adoption(given: ClusterRun, old: Path, new: Path) -> None:
 )
 @click.option("--labels", default="", help="A filter of Ginkgo labels.")
 @click.option("--timeout", default="4h", show_default=True, help="For all of them, as one of Go's durations.")
-@click.option("--results", type=click.Path(path_type=Path), help="A file that gathers results over several runs.")
 @click.pass_obj
-def tests(given: ClusterRun, focus: tuple[str, ...], labels: str, timeout: str, results: Path | None) -> None:
+def tests(given: ClusterRun, focus: tuple[str, ...], labels: str, timeout: str) -> None:
     """Run Kubernetes' end-to-end tests of sig-network."""
     given.need(*CLUSTER, END_TO_END)
-    by_focus = run_tests(given.cluster, focus, labels, timeout)
-    found = [each for each_focus in by_focus.values() for each in each_focus]
-    click.echo(table(keep(found, results) if results else found))
-    for each, those in by_focus.items():
+    for each, those in run_tests(given.cluster, focus, labels, timeout).items():
         parts = "tests of sig-network", each.removeprefix("sig-network").removeprefix(".*"), labels
         step = f"tests --focus {shlex.quote(each)}" + (f" --labels {shlex.quote(labels)}" if labels else "")
+        click.echo(f"{each}: {summary(those)}")
         given.note(", ".join(filter(None, parts)), step, summary(those))
-    given.is_well &= all(each.state != FAILED for each in found)
+        given.is_well &= all(test.state != FAILED for test in those)
 
 
 @main.command()

@@ -10,12 +10,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 from tools.kubernetes.binaries import END_TO_END
 from tools.kubernetes.cluster import RealCluster
 from tools.kubernetes.deployment import KUBE_SYSTEM, ROLLOUT
-from tools.kubernetes.results import SpecResult, merged, read
+from tools.kubernetes.results import SpecResult, read
 
 SKIPS = Path(__file__).with_name("skips.toml")
 
@@ -82,11 +80,3 @@ def _start(cluster: RealCluster, report: Path, *arguments: str) -> subprocess.Po
         return cluster.start(
             command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=cluster.directory, env=dict(os.environ)
         )
-
-
-def keep(results: list[SpecResult], file: Path) -> list[SpecResult]:
-    """Add results to those that a file keeps from earlier runs, and return all of them."""
-    earlier = msgspec.json.decode(file.read_bytes(), type=list[SpecResult]) if file.exists() else []
-    found = merged(earlier, results)
-    file.write_bytes(msgspec.json.format(msgspec.json.encode(found)) + b"\n")
-    return found

@@ -1,4 +1,4 @@
-"""The results of Kubernetes' end-to-end tests: from Ginkgo's reports to a table (pure)."""
+"""The results of Kubernetes' end-to-end tests: from Ginkgo's reports to a line (pure)."""
 
 from __future__ import annotations
 
@@ -6,8 +6,6 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
-
-from tools.bench.figures import markdown
 
 PASSED, FAILED, NOT_RUN = "passed", "failed", "not run"
 STATES = {"passed": PASSED, "skipped": NOT_RUN, "pending": NOT_RUN}
@@ -24,7 +22,6 @@ class SpecResult(NamedTuple):
     name: str
     """Without marks such as "[Slow]"."""
     state: str
-    seconds: float
     reason: str
     """Why it failed, or was not run, in a line; else "". """
 
@@ -56,16 +53,7 @@ def _result(texts: list[str], spec: Mapping[str, Any], reason: str) -> SpecResul
     state = STATES.get(spec["State"], FAILED)
     group, *rest = filter(None, (MARK.sub("", text).strip() for text in texts))
     line = "" if state == PASSED else " ".join(reason.split())[:200]
-    return SpecResult(group, " ".join(rest), state, spec["RunTime"] / 1e9, line)
-
-
-def merged(earlier: Iterable[SpecResult], later: Iterable[SpecResult]) -> list[SpecResult]:
-    """Merge the results of two runs.  A test of both has the later result, unless it wasn't run then."""
-    found = {(each.group, each.name): each for each in earlier}
-    for each in later:
-        if each.state != NOT_RUN or (each.group, each.name) not in found:
-            found[each.group, each.name] = each
-    return sorted(found.values())
+    return SpecResult(group, " ".join(rest), state, line)
 
 
 def summary(results: Iterable[SpecResult]) -> str:
@@ -81,18 +69,3 @@ def summary(results: Iterable[SpecResult]) -> str:
             *(f"{number} not run ({reason})" for reason, number in sorted(reasons.items())),
         ]
     )
-
-
-def table(results: Iterable[SpecResult]) -> str:
-    """The number of tests of each group by state, then each test that failed, and why tests were not run."""
-    given = sorted(results)
-    counts: dict[str, Counter[str]] = {}
-    for each in given:
-        counts.setdefault(each.group, Counter())[each.state] += 1
-    counts["all"] = sum(counts.values(), Counter())
-    states = (PASSED, FAILED, NOT_RUN)
-    rows = [(group, *(str(found[state]) for state in states)) for group, found in counts.items()]
-    failed = [(FAILED, f"{each.group}: {each.name}", each.reason) for each in given if each.state == FAILED]
-    reasons = Counter(each.reason for each in given if each.state == NOT_RUN)
-    not_run = [(NOT_RUN, f"{number} tests", reason) for reason, number in sorted(reasons.items())]
-    return "\n".join([markdown(("tests", *states), rows), markdown(("result", "test", "why"), [*failed, *not_run])])
