@@ -30,7 +30,7 @@ from nftproxy.policy.restrictions import lost_claims
 from nftproxy.policy.skeleton import compile_table
 from nftproxy.policy.state import ClusterState, Invalidation
 from nftproxy.rules.renderer import Renderer
-from nftproxy.rules.ruleset import EMPTY, Block, Generation, GenerationChange, Line, Owner, Savepoint
+from nftproxy.rules.ruleset import EMPTY, Block, Generation, GenerationChange, Line, Owner, Savepoint, is_part
 from nftproxy.rules.transaction import (
     BESIDE_ANOTHER,
     Installed,
@@ -47,6 +47,9 @@ from nftproxy.rules.transaction import (
 V = TypeVar("V")
 Changes = dict[Family, Transaction]
 """The transaction of each family whose rules change."""
+
+Blocks = Mapping[Family, dict[Owner, Block]]
+"""Blocks that change, by family."""
 
 SKELETON = "this node"
 """The owner of each generation's skeleton and of the node's addresses in it."""
@@ -375,17 +378,24 @@ class Pipeline:
     ) -> Generator[Changes, None, Changes]:
         services = self._services_of(invalid)
         versions = [(self._compiled.get(key), self.state.services.get(key)) for key in services]
-        if is_divided := in_parts and self._is_divisible(invalid, versions):
+        skeletons = {family: self._table_blocks(family, invalid.table) for family in self.generations}
+        grows = not invalid.table or self._grows(skeletons)
+        shrinks = not grows and self._grows(skeletons, backwards=True)
+        if is_divided := in_parts and (grows or shrinks) and self._is_divisible(invalid, versions):
             services.sort(key=self.state.counted_size)  # small changes don't wait for large changes of the same round
+            self._under_way = msgspec.structs.replace(invalid, table=False)  # others don't wait for the skeleton
         for old, new in versions:
             if new is not None and new is not old:
                 self._unfinished.setdefault(new.key, {}).update(dict.fromkeys(port_keys(new)))
-        blocks = {family: self._table_blocks(family, invalid.table) for family in self.generations}
+        is_last = is_divided and not grows
+        blocks: Blocks = {family: {} if is_last else each for family, each in skeletons.items()}
         for _ in self._compile_all(services, blocks):
             yield self._replace(blocks, families) if is_divided else {}
             if self._has_more and not is_divided:
                 self._invalid.merge(invalid)  # and begin anew
                 return {}
+        if is_last:
+            blocks = {family: each | skeletons[family] for family, each in blocks.items()}
         changes = self._replace(blocks, families)
         if self._has_more:
             services = [key for key in services if not self._is_invalid(key)]
@@ -396,9 +406,7 @@ class Pipeline:
         self._refresh_derived(services, invalid)
         return changes
 
-    def _compile_all(
-        self, services: Sequence[ObjectKey], blocks: Mapping[Family, dict[Owner, Block]]
-    ) -> Generator[None, None, None]:
+    def _compile_all(self, services: Sequence[ObjectKey], blocks: Blocks) -> Generator[None, None, None]:
         """Add the new blocks of some Services to those of each family, with pauses."""
         cache = self.choices if len(services) <= MOST_CACHED else None
         for start in range(0, len(services), STEP):
@@ -417,11 +425,22 @@ class Pipeline:
 
         Otherwise a front might be in two ports' blocks for a while, or in those of two Services.
         """
-        if invalid.table or invalid.everything or not self._unfinished.keys().isdisjoint(self._services_of(invalid)):
+        if invalid.everything or not self._unfinished.keys().isdisjoint(self._services_of(invalid)):
             return False
         if len(versions) > 1 and any(old is None or new is None for old, new in versions):
             return False
         return all(old is None or new is None or old is new or self._keeps_fronts(old, new) for old, new in versions)
+
+    def _grows(self, skeletons: Blocks, *, backwards: bool = False) -> bool:
+        """Whether the new skeletons have all that those in force have (or backwards), so that ports may change later.
+
+        A Service that is the first to ask for a part of an extension adds it to the skeleton before its first port, and
+        the last takes it away after its last port.
+        """
+        pairs = (
+            (new[SKELETON], self.generations[family].blocks.get(SKELETON, EMPTY)) for family, new in skeletons.items()
+        )
+        return all(is_part(new, old) if backwards else is_part(old, new) for new, old in pairs)
 
     def _keeps_fronts(self, old: Service, new: Service) -> bool:
         """Whether a Service differs only in how its fronts choose endpoints."""
@@ -437,7 +456,7 @@ class Pipeline:
             traffic_distribution=old.traffic_distribution,
         )
 
-    def _replace(self, blocks: Mapping[Family, dict[Owner, Block]], families: Collection[Family]) -> Changes:
+    def _replace(self, blocks: Blocks, families: Collection[Family]) -> Changes:
         """Move blocks into the generations.  Return the changes of some families."""
         changes = {family: generation.replace_blocks(blocks[family]) for family, generation in self.generations.items()}
         for each in blocks.values():
@@ -509,29 +528,29 @@ class Pipeline:
     ) -> Generator[None, None, None]:
         """Add the new blocks of some Services to `blocks`, with an empty block for each port that is gone.
 
-        It yields whenever `PART` elements more have been added.  A Service that has changed meanwhile is left as it is.
+        It yields whenever `PART` elements more have been added or go.  A Service that has changed meanwhile stays as it
+        is.
         """
         count, had = 0, self.generations[family].blocks
         for key in services:
             if self._has_more and self._is_invalid(key):
                 continue
-            gone = dict.fromkeys(owner for owner in self._owners(key) if owner in had)
+            gone = {owner: len(had[owner].lines) for owner in self._owners(key) if owner in had}
             service = self.state.services.get(key)
             if service is not None and key not in self.withheld[family]:
                 for owner, facts in compile_service(self.state, self.settings, family, service, cache=cache):
                     self.lap(Stage.COMPILE)
                     blocks[owner] = block = self._renderer.port(facts, family.table)
                     self.lap(Stage.RENDER)
-                    gone.pop(owner, None)
-                    count += len(block.lines)
+                    count += max(len(block.lines), gone.pop(owner, 0))
                     if count >= PART:
                         count = 0
                         yield
                         if self._has_more and self._is_invalid(key):
                             gone.clear()
                             break
-            for owner in gone:
-                count += len(had[owner].lines)
+            for owner, lines in gone.items():
+                count += lines
                 blocks[owner] = EMPTY
                 if count >= PART:
                     count = 0

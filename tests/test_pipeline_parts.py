@@ -28,7 +28,7 @@ def small_parts() -> Iterator[None]:
         yield
 
 
-def large(*, algorithm: str = "", external: str = "", ranges: Sequence[str] = ()) -> Service:
+def large(*, algorithm: str = "", failover: str = "", external: str = "", ranges: Sequence[str] = ()) -> Service:
     """A Service with many ports."""
     return service(
         LARGE,
@@ -37,7 +37,7 @@ def large(*, algorithm: str = "", external: str = "", ranges: Sequence[str] = ()
         external_ips=[external] if external else [],
         load_balancer_ips=["198.51.100.9"] if ranges else [],
         source_ranges=ranges,
-        annotations={"algorithm": algorithm} if algorithm else {},
+        annotations={name: value for name, value in (("algorithm", algorithm), ("failover", failover)) if value},
     )
 
 
@@ -99,7 +99,9 @@ class Applied:
     [
         ([offered(100)], PORTS),
         ([offered(0, HOSTS[1:])], PORTS),
+        ([offered(0, HOSTS[:1])], PORTS),
         ([Put(large(algorithm="round-robin"))], PORTS),
+        ([Put(large(failover="refused"))], PORTS),
         ([Removed(Service, key(LARGE))], PORTS),
         ([Put(large(external="198.51.100.7"))], 1),
         ([Put(service("shop/web", source_ranges=["192.0.2.0/24"])), Put(large(external="198.51.100.7"))], 1),
@@ -109,7 +111,9 @@ class Applied:
     ids=[
         "ports",
         "endpoints",
+        "most endpoints go",
         "algorithm",
+        "the first with an extension",
         "removed",
         "fronts",
         "others' ranges",
@@ -130,6 +134,25 @@ def test_a_new_service_comes_port_by_port() -> None:
     found = Applied(Put(slice_of("evil/new", HOSTS, ports=NAMES))).change(Put(new))
     found.assert_same(Put(slice_of("evil/new", HOSTS, ports=NAMES)), Put(new))
     assert len(found.parts) == PORTS
+
+
+def test_an_extensions_chains_change_before_the_first_port_and_after_the_last() -> None:
+    """The only Service that asks for a part of an extension changes port by port all the same."""
+    found = Applied().change(Put(large(failover="refused")))
+    assert [each for each, part in enumerate(found.parts) if "flush chain" in part.text] == [0]
+    found.parts.clear()
+    found.change(Put(large()))
+    found.assert_same()
+    assert [each for each, part in enumerate(found.parts) if "flush chain" in part.text] == [PORTS]
+
+
+def test_another_service_changes_beside_the_first_of_an_extension() -> None:
+    """A change that comes after the first part of such a change doesn't wait for its end."""
+    moved = Put(slice_of("shop/web", ["10.1.0.9"]))
+    beside: list[Transaction] = []
+    found = Applied()
+    found.change(Put(large(failover="refused")), between=lambda made: beside.append(made.ingest([moved])))
+    assert [each for each, part in enumerate(beside) if "10.1.0.9" in part.text] == [0]
 
 
 def test_another_service_changes_between_the_ports() -> None:
@@ -202,7 +225,10 @@ KEPT = [
     for ports in (TWO_PORTS, TWO_PORTS[1:], ["b:80", "a:81"])
 ]
 MOVING = [service("x/s", cluster_ips=["10.96.0.1"], ports=TWO_PORTS), service("v/s", cluster_ips=["10.96.0.2"])]
-ODD = [service("w/s", cluster_ips=["10.96.0.1"], ports=TWO_PORTS, annotations={"algorithm": "round-robin"})]
+ODD = [
+    service("w/s", cluster_ips=["10.96.0.1"], ports=TWO_PORTS, annotations=asked)
+    for asked in ({"algorithm": "round-robin"}, {"failover": "refused"})
+]
 PLACED = [
     slice_of(f"{name}/s", pods, ports=["a:8080", "b:8081"], suffix=suffix)
     for name in ("w", "x", "y", "z")

@@ -123,6 +123,21 @@ class Block(msgspec.Struct, frozen=True, gc=False):
 
 EMPTY = Block()
 
+
+def is_part(smaller: Block, larger: Block) -> bool:
+    """Whether a block has all statements of another, and perhaps more.  A chain may have more lines between its own."""
+    bodies = {(each.kind, each.name): each.body for each in larger.declarations}
+    return set(smaller.lines) <= set(larger.lines) and all(
+        _is_subsequence(each.body, bodies.get((each.kind, each.name), ())) for each in smaller.declarations
+    )
+
+
+def _is_subsequence(shorter: Iterable[str], longer: Iterable[str]) -> bool:
+    """Whether lines are found in others, in their order."""
+    remaining = iter(longer)
+    return all(line in remaining for line in shorter)
+
+
 MAX_UNUSED = 1_000
 """Most declarations that stay although no block uses them.  With more, one transaction deletes them all.
 
