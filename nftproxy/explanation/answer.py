@@ -99,7 +99,7 @@ class Case(msgspec.Struct, frozen=True):
     is_masqueraded: bool = False
     source_why: str = ""  # why the source is masqueraded or kept
     admission: Admission | None = None
-    is_screened: bool = False  # dropped by a restriction from annotations, after an endpoint was chosen
+    is_restricted: bool = False  # dropped by a restriction from annotations, after an endpoint was chosen
     endpoints: tuple[EndpointShare, ...] = ()
 
     @property

@@ -92,10 +92,10 @@ def served_case(pipeline: Pipeline, spot: ToAddress, served: Served, client: Cli
     chosen = _how_chosen(pipeline, spot, served.service, count)
     why = f"to one of {count} endpoints, {chosen.how}" if count > 1 else "to the only endpoint"
     if count:
-        screening = _screening(pipeline, spot, served, client)
-        if screening and screening.admits is Admits.NO:
-            return Case(sources, Fate.DROPPED, screening.why, admission=screening, is_screened=True)
-        admission = admission or screening
+        restricting = _restricting(pipeline, spot, served, client)
+        if restricting and restricting.admits is Admits.NO:
+            return Case(sources, Fate.DROPPED, restricting.why, admission=restricting, is_restricted=True)
+        admission = admission or restricting
         case = Case(
             sources,
             Fate.ENDPOINT,
@@ -190,9 +190,9 @@ def _admission(pipeline: Pipeline, family: Family, served: Served, client: Clien
     return by_ranges(pipeline, family, served, client, served.facts.guarded, served.facts.allowed)
 
 
-def _screening(pipeline: Pipeline, spot: ToAddress, served: Served, client: Client) -> Admission | None:
+def _restricting(pipeline: Pipeline, spot: ToAddress, served: Served, client: Client) -> Admission | None:
     """The verdict of extensions on a client, None if they say nothing."""
-    verdicts = (each.screening(pipeline, spot, served, client) for each in features(pipeline))
+    verdicts = (each.admission(pipeline, spot, served, client) for each in features(pipeline))
     return next(filter(None, verdicts), None)
 
 

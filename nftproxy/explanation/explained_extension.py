@@ -57,7 +57,7 @@ class ExplainedExtension(Extension):
 
     Attributes:
         how_chosen: how one of several endpoints is drawn, given their number, None if the feature doesn't draw it.
-        screening: the verdict on a client of a front, None if the feature says nothing about it.
+        admission: the verdict on a client of a front, None if the feature says nothing about it.
         restrictions: the restrictions of a front's clients.
         range_keys: the keys of the source ranges that concern a port.
         closes: the Service by which an external address rejects packets to a port that no Service has, or None.
@@ -69,7 +69,7 @@ class ExplainedExtension(Extension):
     """
 
     how_chosen: Callable[[Pipeline, ToAddress, Service, int], Chosen | None] = lambda _, __, ___, ____: None
-    screening: Callable[[Pipeline, ToAddress, Served, Client], Admission | None] = lambda _, __, ___, ____: None
+    admission: Callable[[Pipeline, ToAddress, Served, Client], Admission | None] = lambda _, __, ___, ____: None
     restrictions: Callable[[ToAddress, Served], Restrictions] = lambda _, __: Restrictions()
     range_keys: Callable[[PortFacts], Iterable[str]] = lambda _: ()
     closes: Callable[[Pipeline, ToAddress], ObjectKey | None] = lambda _, __: None

@@ -93,21 +93,21 @@ def _cards(place: ExplainedPlace, answers: Answers, case: Case) -> Iterator[tupl
         return
     prefix = "nodeport-" if place.front == "node port" else ""
     yield GUARD, _guard(place, case)
-    if case.admission and case.admission.admits is Admits.NO and not case.is_screened:
+    if case.admission and case.admission.admits is Admits.NO and not case.is_restricted:
         return
     rows = tuple(_translation(answers, case, prefix))
     chain = "nodeports" if prefix else "services"
     yield TRANSLATE, Card(chain, rows) if rows else _quiet("no Service is served at this address and port")
     yield REMEMBER, _remember(place, case)
     yield FILTER, _filter(answers, case)
-    if f"{prefix}screened" in answers and (case.is_screened or case.fate is Fate.ENDPOINT):
+    if f"{prefix}screened" in answers and (case.is_restricted or case.fate is Fate.ENDPOINT):
         yield SCREEN, _screen(place, answers, case, prefix)
     if case.fate in (Fate.ENDPOINT, Fate.PASSED):
         yield HIDE, _hide(case)
 
 
 def _guard(place: ExplainedPlace, case: Case) -> Card:
-    if not case.admission or not place.source_ranges or case.is_screened:
+    if not case.admission or not place.source_ranges or case.is_restricted:
         return _quiet("no source ranges")
     rows = (
         CardRow("@guarded", f"source ranges: {', '.join(place.source_ranges)}"),
@@ -124,9 +124,9 @@ def _screen(place: ExplainedPlace, answers: Answers, case: Case, prefix: str) ->
         "connections": "limits connections at a time",
     }
     rows = [CardRow(f"@{prefix}{name}", words) for name, words in said.items() if f"{prefix}{name}" in answers]
-    if case.is_screened:
+    if case.is_restricted:
         rows.append(CardRow("drop", case.why))
-    return Card("screen", tuple(rows), is_end=case.is_screened)
+    return Card("screen", tuple(rows), is_end=case.is_restricted)
 
 
 def _translation(answers: Answers, case: Case, prefix: str) -> Iterator[CardRow]:
@@ -170,7 +170,7 @@ def _remember(place: ExplainedPlace, case: Case) -> Card:
 
 
 def _filter(answers: Answers, case: Case) -> Card:
-    if case.fate is Fate.ENDPOINT or case.is_screened:
+    if case.fate is Fate.ENDPOINT or case.is_restricted:
         return _quiet("was translated: goes on")
     if case.fate in (Fate.PASSED, Fate.NODE):
         return _quiet(case.why)

@@ -17,5 +17,5 @@ class UnservedReason(Enum):
     OVER_CONNECTIONS = "over-connections"
 
 
-SCREENED = frozenset({UnservedReason.DENIED, UnservedReason.OVER_RATE, UnservedReason.OVER_CONNECTIONS})
+RESTRICTED = frozenset({UnservedReason.DENIED, UnservedReason.OVER_RATE, UnservedReason.OVER_CONNECTIONS})
 """The reasons that only annotations give.  A Service with such an annotation has its packets counted in any case."""

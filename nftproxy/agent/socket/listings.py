@@ -86,11 +86,11 @@ def quarantined(pipeline: Pipeline, scope: ListingScope) -> Iterator[ListingRow 
         yield None
 
 
-def silent(pipeline: Pipeline, scope: ListingScope) -> Iterator[ListingRow | None]:
+def failing(pipeline: Pipeline, scope: ListingScope) -> Iterator[ListingRow | None]:
     """Yield a row for each endpoint that doesn't answer this node, of Services that leave such endpoints out."""
     for service in _services(pipeline, scope):
         is_asked = service is not None and service.options is not PLAIN
-        yield from _endpoint_rows(pipeline, service, only_silent=True) if service and is_asked else (None,)
+        yield from _endpoint_rows(pipeline, service, only_failing=True) if service and is_asked else (None,)
 
 
 LISTINGS = {
@@ -98,7 +98,7 @@ LISTINGS = {
     "endpoints": endpoints,
     "conflicts": conflicts,
     "quarantined": quarantined,
-    "silent": silent,
+    "silent": failing,
 }
 """The listings that the agent makes from memory."""
 
@@ -262,12 +262,12 @@ def _counts(judged: Iterable[JudgedPort]) -> tuple[int, int, int]:
     return len(used | local), len(local), len(known)
 
 
-def _endpoint_rows(pipeline: Pipeline, service: Service, *, only_silent: bool = False) -> Iterator[ListingRow | None]:
+def _endpoint_rows(pipeline: Pipeline, service: Service, *, only_failing: bool = False) -> Iterator[ListingRow | None]:
     names = pipeline.state.pod_names(service.key)
     for _, port, choice, reached in _judged_ports(pipeline, service):
         for verdict in choice.verdicts:
             candidate = verdict.candidate
-            if only_silent and not (verdict.cluster.is_silence or verdict.local.is_silence):
+            if only_failing and not (verdict.cluster.is_failing or verdict.local.is_failing):
                 continue
             yield EndpointRow(
                 namespace=service.key.namespace,

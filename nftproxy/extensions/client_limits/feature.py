@@ -54,7 +54,7 @@ CLIENT_LIMITS = ExplainedExtension(
     restriction=restriction,
     later=_later,
     ports=ports,
-    screening=screening,
+    admission=screening,
     restrictions=restrictions,
     range_keys=range_keys,
 )

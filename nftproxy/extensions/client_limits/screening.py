@@ -26,7 +26,7 @@ from nftproxy.extensions.client_limits.annotations import (
 from nftproxy.model.addresses import Address, Family, family_of, of_family
 from nftproxy.model.annotations import Rate
 from nftproxy.model.objects import Service
-from nftproxy.model.unserved_reasons import SCREENED, UnservedReason
+from nftproxy.model.unserved_reasons import RESTRICTED, UnservedReason
 from nftproxy.policy.claims import NODE
 from nftproxy.policy.extension import AddToPort, CompiledPort, CompiledService, Restriction, Settings
 from nftproxy.policy.facts import Addition, Endings, Front, Part
@@ -160,7 +160,7 @@ def screen(
     ip = family.value
     asked = f"ct original {ip} daddr . meta l4proto . ct original proto-dst"
     not_admitted = UnservedReason.NOT_ADMITTED.value
-    dropped = tuple(reason.value for reason in UnservedReason if reason in SCREENED)
+    dropped = tuple(reason.value for reason in UnservedReason if reason in RESTRICTED)
     return ScreenFacts(
         table=family.table,
         ip=ip,

@@ -11,7 +11,7 @@ from nftproxy.extensions.counts.fields import SERVICE_COUNTS
 from nftproxy.model.addresses import Family
 from nftproxy.model.objects import Service, TrafficPolicy
 from nftproxy.model.settings import Config
-from nftproxy.model.unserved_reasons import SCREENED, UnservedReason
+from nftproxy.model.unserved_reasons import RESTRICTED, UnservedReason
 from nftproxy.policy.extension import AddToPort, CompiledPort, CompiledService, Extension, Settings
 from nftproxy.policy.facts import Addition, Endings, Front, Part
 from nftproxy.policy.state import ClusterState
@@ -41,7 +41,7 @@ def _is_counting(config: Config) -> bool:
 def _table(_state: ClusterState, settings: Settings, _family: Family) -> Part | None:
     if not _is_counting(settings.config):
         return None
-    reasons = (reason.value for reason in UnservedReason if reason not in SCREENED)
+    reasons = (reason.value for reason in UnservedReason if reason not in RESTRICTED)
     return Part(TABLE, CountedTable((CONNECTIONS, *reasons)))
 
 

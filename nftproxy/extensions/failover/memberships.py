@@ -78,11 +78,11 @@ def _retried(port: CompiledPort) -> Iterator[tuple[Front, Iterable[Place]]]:
 def _silent(choice: Choice) -> Iterator[Place]:
     """The silent endpoints of the port's lists, in the lists' order."""
     for each in choice.verdicts:
-        if each.cluster.is_silence or each.local.is_silence:
+        if each.cluster.is_failing or each.local.is_failing:
             yield each.candidate.place
 
 
 def _refusals_of(verdicts: list[tuple[Place, ChoiceReason]]) -> _Refusals:
-    needed = [place for place, reason in verdicts if reason is ChoiceReason.SILENT_BUT_NEEDED]
-    well = [place for place, reason in verdicts if reason.is_choice and not reason.is_silence]
+    needed = [place for place, reason in verdicts if reason is ChoiceReason.NEEDED]
+    well = [place for place, reason in verdicts if reason.is_choice and not reason.is_failing]
     return _Refusals(bool(well), tuple(needed + (well if len(well) == 1 else [])))

@@ -29,8 +29,8 @@ class ServiceEndpoints(NamedTuple):
     """The EndpointSlices that have a port of some name and protocol, each with the port's number."""
     zone_weights: Mapping[str, int]
     """The weights that the Service gives to zones.  Any other zone has weight 1."""
-    silent: Sequence[Place]
-    """The endpoints that don't answer by TCP, longest silence first, if the Service leaves them out."""
+    left_out: Sequence[Place]
+    """The endpoints that an extension leaves out of lists for TCP (`Extension.left_out`)."""
 
     @classmethod
     def of(
@@ -39,14 +39,14 @@ class ServiceEndpoints(NamedTuple):
         slices: Iterable[EndpointSlice],
         family: Family,
         node: Node,
-        silent: Sequence[Place] = (),
+        left_out: Sequence[Place] = (),
     ) -> ServiceEndpoints:
         """Index the EndpointSlices of a Service by port, once for all of the Service's ports."""
         found: dict[tuple[str, Protocol], list[tuple[EndpointSlice, int]]] = {}
         for endpoint_slice in slices:
             for port in endpoint_slice.ports if endpoint_slice.family is family else ():
                 found.setdefault((port.name, port.protocol), []).append((endpoint_slice, port.port))
-        return cls(service.key, family, node, found, dict(service.options[WEIGHTS]), silent)
+        return cls(service.key, family, node, found, dict(service.options[WEIGHTS]), left_out)
 
     def slices_of(self, port: ServicePort) -> Sequence[tuple[EndpointSlice, int]]:
         """The EndpointSlices for a Service port, each with the number of its own port."""

@@ -50,10 +50,10 @@ _place_of_verdict = operator.attrgetter("candidate.place")
 
 def choose(endpoints: ServiceEndpoints, port: ServicePort, cache: ChoiceCache | None = None) -> Choice:
     """Choose the endpoints that serve a Service port."""
-    silent = endpoints.silent if port.protocol is Protocol.TCP else ()
-    entry = cache.entry(endpoints, port) if cache is not None and not silent else None
+    left_out = endpoints.left_out if port.protocol is Protocol.TCP else ()
+    entry = cache.entry(endpoints, port) if cache is not None and not left_out else None
     if entry is None:
-        return decide(candidates_of(endpoints, port), endpoints.node, silent)
+        return decide(candidates_of(endpoints, port), endpoints.node, left_out)
     return entry.choose(endpoints, port)
 
 

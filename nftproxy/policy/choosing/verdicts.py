@@ -34,27 +34,27 @@ class ChoiceReason(Enum):
     NO_NODE = "its EndpointSlice has no nodeName for it, so it counts as on no node"
     OTHER_NODE_HINT = "every ready endpoint has node hints, and its own do not name this node"
     OTHER_ZONE_HINT = "every ready endpoint has zone hints, and its own do not name this node's zone"
-    SILENT = "left out, as it doesn't answer this node, or refuses its connections"
-    SILENT_BUT_NEEDED = "doesn't answer this node, or refuses its connections, but half of the list is left out already"
+    LEFT_OUT = "left out, as it doesn't answer this node, or refuses its connections"
+    NEEDED = "doesn't answer this node, or refuses its connections, but half of the list is left out already"
 
     def __init__(self, _: str) -> None:
-        self.is_choice = self.name in ("READY", "LAST_RESORT", "SILENT_BUT_NEEDED")
+        self.is_choice = self.name in ("READY", "LAST_RESORT", "NEEDED")
         """Whether the endpoint is on the list.  Every change asks for each endpoint, so it is no property."""
 
     @property
     def is_usable(self) -> bool:
         """Whether the endpoint would be on the list if it answered."""
-        return self.is_choice or self is ChoiceReason.SILENT
+        return self.is_choice or self is ChoiceReason.LEFT_OUT
 
     @property
-    def is_silence(self) -> bool:
+    def is_failing(self) -> bool:
         """Whether the endpoint gives this node no answer."""
-        return self is ChoiceReason.SILENT or self is ChoiceReason.SILENT_BUT_NEEDED
+        return self is ChoiceReason.LEFT_OUT or self is ChoiceReason.NEEDED
 
 
-SHARE_OF_SILENT = 2
-"""A list leaves out at most one in this number of its endpoints for silence, so never the last endpoint.  If more are
-silent, the cause is more likely this node's network, and the remaining endpoints would have to carry too much."""
+SHARE_LEFT_OUT = 2
+"""A list leaves out at most one in this number of its endpoints, so never the last endpoint.  If more are
+failing, the cause is more likely this node's network, and the remaining endpoints would have to carry too much."""
 
 # For lists of a thousand endpoints: `map` with these takes a third of the time of a comprehension.
 _is_local, _node_hints, _zone_hints = map(attrgetter, ("is_local", "node_hints", "zone_hints"))
@@ -99,16 +99,15 @@ class PortSummary(NamedTuple):
     """The name of this node or of its zone, depending on the hints followed.  "" if no hints are followed."""
 
 
-def decide(candidates: Sequence[Candidate], node: Node, silent: Sequence[Place] = ()) -> Choice:
+def decide(candidates: Sequence[Candidate], node: Node, left_out: Sequence[Place] = ()) -> Choice:
     """Decide about each candidate for the cluster list and for the local list.
 
-    `silent` are the endpoints that don't answer, longest silence first.  Up to the limit they are left out, in this
-    order.
+    `left_out` are the endpoints that an extension leaves out (`Extension.left_out`), up to the limit and in this order.
     """
     summary = summary_of(ready_of(candidates), node)
     verdicts = [verdict_of(candidate, summary) for candidate in candidates]
-    if silent:
-        verdicts = _without_silent(verdicts, silent)
+    if left_out:
+        verdicts = _without_left_out(verdicts, left_out)
     return Choice(
         tuple(verdicts),
         tuple([each.candidate for each in verdicts if each.cluster.is_choice]),
@@ -122,7 +121,7 @@ def summary_of(ready: Sequence[Candidate], node: Node) -> PortSummary:
 
 
 def verdict_of(candidate: Candidate, summary: PortSummary) -> EndpointVerdict:
-    """Judge a candidate, without regard to silence."""
+    """Judge a candidate, without regard to failures."""
     cluster = local = ChoiceReason.READY
     if not (candidate.is_ready and candidate.weight):
         cluster = _if_not_ready(candidate, has_ready=summary.has_ready)
@@ -139,10 +138,10 @@ def ready_of(candidates: Iterable[Candidate]) -> list[Candidate]:
     return [candidate for candidate in candidates if candidate.is_ready and candidate.weight]
 
 
-def _without_silent(verdicts: Sequence[EndpointVerdict], silent: Sequence[Place]) -> list[EndpointVerdict]:
-    """The verdicts, after silent endpoints are left out of each list, up to `SHARE_OF_SILENT`."""
-    cluster = _silent_of([each.candidate for each in verdicts if each.cluster.is_choice], silent)
-    local = _silent_of([each.candidate for each in verdicts if each.local.is_choice], silent)
+def _without_left_out(verdicts: Sequence[EndpointVerdict], left_out: Sequence[Place]) -> list[EndpointVerdict]:
+    """The verdicts, after failing endpoints are left out of each list, up to `SHARE_LEFT_OUT`."""
+    cluster = _left_out_of([each.candidate for each in verdicts if each.cluster.is_choice], left_out)
+    local = _left_out_of([each.candidate for each in verdicts if each.local.is_choice], left_out)
     return [
         EndpointVerdict(
             each.candidate, cluster.get(each.candidate, each.cluster), local.get(each.candidate, each.local)
@@ -151,13 +150,13 @@ def _without_silent(verdicts: Sequence[EndpointVerdict], silent: Sequence[Place]
     ]
 
 
-def _silent_of(chosen: Sequence[Candidate], silent: Sequence[Place]) -> dict[Candidate, ChoiceReason]:
-    """The reasons of the silent candidates of a list."""
+def _left_out_of(chosen: Sequence[Candidate], left_out: Sequence[Place]) -> dict[Candidate, ChoiceReason]:
+    """The reasons of the failing candidates of a list."""
     places = {candidate.place: candidate for candidate in chosen}
-    found = [places[place] for place in silent if place in places]
-    most = len(chosen) // SHARE_OF_SILENT
+    found = [places[place] for place in left_out if place in places]
+    most = len(chosen) // SHARE_LEFT_OUT
     return {
-        candidate: ChoiceReason.SILENT if number < most else ChoiceReason.SILENT_BUT_NEEDED
+        candidate: ChoiceReason.LEFT_OUT if number < most else ChoiceReason.NEEDED
         for number, candidate in enumerate(found)
     }
 

@@ -419,7 +419,7 @@ def test_only_services_that_ask_for_it_are_compiled_again() -> None:
     assert state.ingest(Put(SilentPlaces((DEAD,)))) == Invalidation()
     assert watched_places(state).keys() == {DEAD, Place(Address("10.1.0.4"), 8080)}
     plain, web = (state.services[key(name)] for name in ("shop/plain", "shop/web"))
-    assert [state.endpoints_of(each, Family.IPV4).silent for each in (plain, web)] == [(), (DEAD,)]
+    assert [state.endpoints_of(each, Family.IPV4).left_out for each in (plain, web)] == [(), (DEAD,)]
 
 
 def test_skeleton_watches_while_any_service_asks_for_it() -> None:

@@ -26,7 +26,7 @@ CROWD = endpoints_of(slices_of(MANY))
 def test_only_tcp_ports_leave_silent_endpoints_out() -> None:
     """Silence is seen of TCP connections, so the same endpoint serves on by another protocol."""
     slices = [slice_of(endpoints=["10.1.0.1", "10.1.0.2"], ports=["http:80", "http:80/udp"])]
-    endpoints = endpoints_of(slices)._replace(silent=[Place(Address("10.1.0.1"), 80)])
+    endpoints = endpoints_of(slices)._replace(left_out=[Place(Address("10.1.0.1"), 80)])
     found = {port: len(choose(endpoints, service_port(port)).cluster) for port in ("http:80", "http:80/udp")}
     assert found == {"http:80": 1, "http:80/udp": 2}
 
@@ -108,7 +108,7 @@ def test_each_algorithm_places_many_as_without_a_cache(
 def test_endpoints_that_do_not_answer_bypass_the_cache() -> None:
     """While an endpoint is silent, the choice is made anew, and the cache makes no entry."""
     cache = ChoiceCache()
-    silent = CROWD._replace(silent=[choose(CROWD, PORT).cluster[0].place])
+    silent = CROWD._replace(left_out=[choose(CROWD, PORT).cluster[0].place])
     assert choose(silent, PORT, cache) == choose(silent, PORT)
     assert len(choose(silent, PORT, cache).cluster) == MANY - 1
     assert not cache.entries

@@ -201,11 +201,11 @@ def test_both_lists_equal_a_plain_implementation(drawn: list[EndpointSlice], at:
     ("silent", "cluster", "local", "reasons"),
     [
         ("", "1 2 3 4 5", "1 2", [R.READY] * 5),
-        ("3", "1 2 4 5", "1 2", [R.READY, R.READY, R.SILENT, R.READY, R.READY]),
-        ("1", "2 3 4 5", "2", [R.SILENT, R.READY, R.READY, R.READY, R.READY]),
-        ("5 3", "1 2 4", "1 2", [R.READY, R.READY, R.SILENT, R.READY, R.SILENT]),
-        ("5 3 4", "1 2 4", "1 2", [R.READY, R.READY, R.SILENT, R.SILENT_BUT_NEEDED, R.SILENT]),
-        ("2 1 9", "3 4 5", "1", [R.SILENT, R.SILENT, R.READY, R.READY, R.READY]),
+        ("3", "1 2 4 5", "1 2", [R.READY, R.READY, R.LEFT_OUT, R.READY, R.READY]),
+        ("1", "2 3 4 5", "2", [R.LEFT_OUT, R.READY, R.READY, R.READY, R.READY]),
+        ("5 3", "1 2 4", "1 2", [R.READY, R.READY, R.LEFT_OUT, R.READY, R.LEFT_OUT]),
+        ("5 3 4", "1 2 4", "1 2", [R.READY, R.READY, R.LEFT_OUT, R.NEEDED, R.LEFT_OUT]),
+        ("2 1 9", "3 4 5", "1", [R.LEFT_OUT, R.LEFT_OUT, R.READY, R.READY, R.READY]),
     ],
 )
 def test_silent_endpoints_are_left_out(silent: str, cluster: str, local: str, reasons: list[ChoiceReason]) -> None:

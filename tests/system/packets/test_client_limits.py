@@ -15,7 +15,7 @@ from nftproxy_conformance.lab.outcome import Outcome
 
 from nftproxy.extensions.counts.agent.count_reader import (
     COUNTED_SETS,
-    SCREENED_SETS,
+    RESTRICTED_SETS,
     CountReader,
     FamilyCounts,
     claim_of,
@@ -219,7 +219,7 @@ class Dropped:
     def __init__(self, cluster: Cluster, ip: Ip, *, counts_all: bool = False) -> None:
         self._node = cluster.lab.node
         self._family = ip.family
-        self._reader = CountReader(COUNTED_SETS if counts_all else SCREENED_SETS)
+        self._reader = CountReader(COUNTED_SETS if counts_all else RESTRICTED_SETS)
         self._totals = CountTotals(cluster.pipeline.view(CountedFronts))
         self._totals.set_baseline(self._family, self._read())
 

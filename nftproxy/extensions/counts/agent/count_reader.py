@@ -26,7 +26,7 @@ from nftproxy.kernel.nfnetlink.nft_queries import exchange
 from nftproxy.kernel.nfnetlink.sockets import BUFFER_SIZE, answers, open_socket
 from nftproxy.model.addresses import TABLE, Address, Family
 from nftproxy.model.errors import Unavailable
-from nftproxy.model.unserved_reasons import SCREENED, UnservedReason
+from nftproxy.model.unserved_reasons import RESTRICTED, UnservedReason
 from nftproxy.netlink import nf_tables as nft
 from nftproxy.netlink.codec import ACKNOWLEDGE, DUMP, attribute_pattern, named, nest_pattern
 from nftproxy.netlink.netfilter import ADDRESS_SIZE, FAMILY_NUMBER, PROTOCOLS
@@ -53,7 +53,7 @@ COUNTED_SETS = tuple(
     CountedSet(reason, is_nodeport) for reason in (None, *UnservedReason) for is_nodeport in (False, True)
 )
 
-SCREENED_SETS = tuple(each for each in COUNTED_SETS if each.reason in {*SCREENED, UnservedReason.NOT_ADMITTED})
+RESTRICTED_SETS = tuple(each for each in COUNTED_SETS if each.reason in {*RESTRICTED, UnservedReason.NOT_ADMITTED})
 """The sets that exist where only packets that annotations forbid are counted (client_limits/shared.nft.j2)."""
 
 Counts = dict[CountedSet, dict[bytes, int]]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from nftproxy.agent.agent_part import AgentContext, AgentPart
-from nftproxy.extensions.counts.agent.count_reader import COUNTED_SETS, SCREENED_SETS, CountReader
+from nftproxy.extensions.counts.agent.count_reader import COUNTED_SETS, RESTRICTED_SETS, CountReader
 from nftproxy.extensions.counts.agent.service_counts import ServiceCounts
 from nftproxy.extensions.counts.counted_fronts import CountedFronts
 from nftproxy.extensions.counts.fields import SERVICE_COUNTS
@@ -16,7 +16,7 @@ class CountsPart(AgentPart):
 
     def __init__(self, context: AgentContext) -> None:
         pipeline = context.pipeline
-        sets = COUNTED_SETS if pipeline.settings.config[SERVICE_COUNTS] else SCREENED_SETS
+        sets = COUNTED_SETS if pipeline.settings.config[SERVICE_COUNTS] else RESTRICTED_SETS
         self._counts = ServiceCounts(pipeline.view(CountedFronts), pipeline.generations, CountReader(sets))
 
     async def start(self) -> None:
