@@ -39,12 +39,19 @@ _BY_NUMBER = {code.value: code for code in Code}
 
 
 class Article(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A code's meaning, its symptoms, the remedy, and commands that check.  ` marks text that is typed or read."""
+    """An article about a code, whose texts mark what is typed or read with `.
 
-    means: str
+    Attributes:
+        shows: where the code is seen, and what users notice.
+        do: the remedy.
+        check: commands that show more.
+        means: the cause and its effects, or "" if the summary has them.
+    """
+
     shows: str
     do: str
     check: tuple[str, ...]
+    means: str = ""
 
 
 @functools.cache
@@ -57,7 +64,8 @@ def explained(code: Code) -> str:
     """Return the article of a code, for a terminal."""
     article = articles()[code]
     parts = {"What it means": article.means, "How it shows": article.shows, "What to do": article.do}
-    paragraphs = [f"{code}: {code.summary}", *(_wrapped(f"{title}: {text}", WIDTH) for title, text in parts.items())]
+    said = [_wrapped(f"{title}: {text}", WIDTH) for title, text in parts.items() if text]
+    paragraphs = [f"{code}: {code.summary}", *said]
     commands = "".join(f"\n  {command}" for command in article.check)
     return "\n\n".join([*paragraphs, f"Commands that check:{commands}"]) + "\n"
 
@@ -81,9 +89,10 @@ def _page_parts() -> Iterator[str]:
 
 
 def _page_article(code: Code, article: Article) -> Iterator[str]:
-    means = "" if code[3] == FINDINGS else f"  {article.means}"
+    means = "" if code[3] == FINDINGS else f"  {article.means}".rstrip()
     yield f"### {code}\n"
-    yield _wrapped(f"**{code.summary}.**{means}  *Do:* {article.do}", PAGE_WIDTH) + "\n"
+    yield _wrapped(f"**{code.summary}.**{means}", PAGE_WIDTH) + "\n"
+    yield _wrapped(article.do, PAGE_WIDTH) + "\n"
 
 
 def print_article(context: click.Context, _parameter: click.Parameter, value: str) -> str:

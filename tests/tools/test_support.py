@@ -27,43 +27,48 @@ def test_the_page_has_the_results() -> None:
 
 
 def test_a_row_without_a_result_says_so() -> None:
-    """A row has the result, the day and the command, or it says that nothing was tried."""
-    lines = tables([result(), result(topic="kubernetes", row="1.36", column="sig-network")]).splitlines()
-    assert "| Linux 5.10 | packets: `try packets` | 9 passed, 2026-11-23 |" in lines
-    assert "| 1.36 | sig-network: `try packets` | 9 passed, 2026-11-23 |" in lines
-    assert "| 1.37 | | not tried |" in lines
-    assert "| 1.36 | | not tried |" not in lines
+    """A table names the rows of which nothing was tried, and each trial with its command, result and day."""
+    lines = tables([result(topic="kubernetes", row="1.36", column="sig-network")]).splitlines()
+    assert "| sig-network: `try packets` | 1.36: 9 passed | 2026-11-23 |" in lines
+    assert f"| not tried | {', '.join(f'1.{minor}' for minor in (*range(28, 36), 37))} |  |" in lines
 
 
-def test_a_machine_is_named_once() -> None:
-    """The machine of most commands of a row stands beside its name, if every command has a machine."""
-    in_machine = [result(command="vm -- try packets"), result(command="vm -- try all", column="all")]
-    in_another = result(command="other vm -- try more", column="more")
-    assert [line for line in tables([*in_machine, in_another]).splitlines() if "try" in line] == [
-        "| Linux 5.10, in `vm --` | packets: `try packets` | 9 passed, 2026-11-23 |",
-        "|  | all: `try all` | 9 passed, 2026-11-23 |",
-        "|  | more: `other vm -- try more` | 9 passed, 2026-11-23 |",
+def test_a_machine_has_a_row() -> None:
+    """A kernel's row has the way to the machine of most commands, and all results with their first and last day."""
+    rows = [
+        result(command="vm -- python -m tools.support packets", details="Debian"),
+        result(command="vm -- python -m tools.support all", column="all", date="2026-11-25", details="Debian"),
+        result(row="Linux 6.18", command="python -m tools.support packets"),
     ]
-    mixed = tables([*in_machine, result(column="here")])
-    assert "`vm -- try packets`" in mixed
+    assert [line for line in tables(rows).splitlines() if line.startswith("| Linux")] == [
+        "| Linux 5.10 (Debian), in `vm` | packets: 9 passed; all: 9 passed | 2026-11-23 to 2026-11-25 |",
+        "| Linux 6.18 | packets: 9 passed | 2026-11-23 |",
+    ]
 
 
-def test_a_command_is_named_once() -> None:
-    """The command of a trial stands in the first row that has it, and in no later row of the same trial and table."""
-    rows = [result(), result(row="Linux 6.1"), result(row="Linux 6.12", command="try few packets")]
-    rows.append(result(topic="kubernetes", row="1.36"))
+def test_equal_results_of_a_trial_are_joined() -> None:
+    """Rows with the same result share it, neighbouring versions as a range, and a row has the first command."""
+    versions = {"1.28": "9 passed", "1.29": "9 passed", "1.30": "8 passed", "1.31": "9 passed"}
+    rows = [result(topic="kubernetes", row=row, result=text) for row, text in versions.items()]
+    rows += [result(topic="kubernetes", row=row, column="all") for row in ("1.30", "1.31", "1.32")]
     assert [line for line in tables(rows).splitlines() if "passed" in line] == [
-        "| Linux 5.10 | packets: `try packets` | 9 passed, 2026-11-23 |",
-        "| Linux 6.1 | packets | 9 passed, 2026-11-23 |",
-        "| Linux 6.12 | packets: `try few packets` | 9 passed, 2026-11-23 |",
-        "| 1.36 | packets: `try packets` | 9 passed, 2026-11-23 |",
+        "| packets: `try packets` | 1.28, 1.29, 1.31: 9 passed; 1.30: 8 passed | 2026-11-23 |",
+        "| all: `try packets` | 1.30 to 1.32: 9 passed | 2026-11-23 |",
     ]
+
+
+def test_versions_are_named_once() -> None:
+    """Exact versions stand in a row of their own, joined where the rest of their machine is the same."""
+    details = {"1.28": "v1.28.3, in namespaces", "1.29": "v1.29.1, in namespaces", "1.30": "v1.30.1"}
+    rows = [result(topic="kubernetes", row=row, details=text) for row, text in details.items()]
+    assert "| versions | v1.28.3, v1.29.1: in namespaces; v1.30.1 |  |" in tables(rows).splitlines()
 
 
 def test_a_bar_in_a_cell_ends_no_cell() -> None:
     """Bars of regular expressions are escaped, also within a command (GitHub Flavored Markdown)."""
-    line = "| Linux 5.10 | a\\|b: `try 'a\\|b'` | 9 passed, 2026-11-23 |"
-    assert line in tables([result(column="a|b", command="try 'a|b'")]).splitlines()
+    line = "| a\\|b: `try 'a\\|b'` | 1.36: 9 passed | 2026-11-23 |"
+    trial = result(topic="kubernetes", row="1.36", column="a|b", command="try 'a|b'")
+    assert line in tables([trial]).splitlines()
 
 
 def test_a_new_result_replaces_the_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

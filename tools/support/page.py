@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from tools.support.results import CHECKOUT, SupportResult
 from tools.support.subjects import NEIGHBOURS, SUBJECTS
@@ -12,45 +12,95 @@ PAGE = CHECKOUT / "docs" / "support.md"
 BEGIN = "<!-- written from support.json -->"
 BAR, ESCAPED = "|", r"\|"
 
-TOPICS: dict[str, tuple[str, tuple[str, ...]]] = {
-    "kernels": ("Kernels, nft, architectures", ()),
-    "kubernetes": ("Kubernetes", tuple(f"1.{minor}" for minor in range(28, 38))),
-    "neighbours": ("Neighbours on a node", tuple(NEIGHBOURS.values())),
-}
-"""Headings, and the rows that a table has without a result too, by topic."""
+VERSIONS = tuple(f"1.{minor}" for minor in range(28, 38))
+EXPECTED = {"kubernetes": VERSIONS, "neighbours": tuple(NEIGHBOURS.values())}
+"""What a table names without a result, too, by topic."""
 
 
 def tables(results: Iterable[SupportResult]) -> str:
-    """Return a table for each topic, with a row for each result and each expected row that has none."""
+    """Return a table for each topic, with every result and each expected row that has none."""
     listed = list(results)
-    return "\n".join(line for topic in TOPICS for line in _table(topic, [it for it in listed if it.topic == topic]))
+    return "\n".join(
+        line for topic in TABLES for line in _table(topic, [each for each in listed if each.topic == topic])
+    )
 
 
 def _table(topic: str, results: list[SupportResult]) -> Iterator[str]:
-    heading, expected = TOPICS[topic]
-    yield from ("", f"## {heading}", "", "| on | tried | result, day |", "| --- | --- | --- |")
+    heading, columns, rows = TABLES[topic]
+    yield from ("", f"## {heading}", "", _row(columns), _row(["---"] * len(columns)))
+    yield from map(_row, rows(results))
+    if missing := [row for row in EXPECTED.get(topic, ()) if row not in {each.row for each in results}]:
+        yield _row(["not tried", ", ".join(missing), ""])
+
+
+def _row(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(cell.replace(BAR, ESCAPED) for cell in cells)} |"
+
+
+def _by_row(results: list[SupportResult]) -> Iterator[Sequence[str]]:
+    """Yield a line for each machine: its name, the results of all trials, and their days."""
     order = list(SUBJECTS)
-    rows = {each.row: each.details for each in results}
-    shown: set[tuple[str, str]] = set()
-    for row in dict.fromkeys([*expected, *rows]):
+    for row in dict.fromkeys(each.row for each in results):
         found = [each for each in results if each.row == row]
+        details = found[-1].details
         found.sort(key=lambda each: order.index(each.column) if each.column in order else len(order))
-        if not found:
-            yield f"| {row} | | not tried |"
         machine = _machine(found)
-        for number, each in enumerate(found):
-            name = (f"{row} ({rows[row]})" if rows[row] else row) + (f", in `{machine}`" if machine else "")
-            command = each.command.removeprefix(f"{machine} ")
-            tried = each.column if (each.column, command) in shown else f"{each.column}: `{command}`"
-            shown.add((each.column, command))
-            cells = ("" if number else name, tried, f"{each.result}, {each.date}")
-            yield f"| {' | '.join(cell.replace(BAR, ESCAPED) for cell in cells)} |"
+        name = (f"{row} ({details})" if details else row) + (f", in `{machine}`" if machine else "")
+        yield name, "; ".join(f"{each.column}: {each.result}" for each in found), _days(found)
 
 
 def _machine(results: list[SupportResult]) -> str:
-    """Return the virtual machine of most commands of a row, for beside the row's name, or "" if a command has none."""
-    machines = Counter("".join(each.command.rpartition(" -- ")[:2]).rstrip() for each in results)
-    return "" if machines[""] or not machines else machines.most_common(1)[0][0]
+    """Return the way to the machine of most commands of a row, as in `python -m tools.vm --suite sid`, or ""."""
+    machines = Counter(each.command.rpartition(" python -m tools.support ")[0] for each in results)
+    return machines.most_common(1)[0][0].removesuffix(" --")
+
+
+def _by_trial(results: list[SupportResult]) -> Iterator[Sequence[str]]:
+    """Yield a line for the versions of all rows, and for each trial its name and first command, results and days."""
+    if details := {each.row: each.details for each in results if each.details}:
+        yield "versions", _merged([(row, text.partition(", ")) for row, text in details.items()]), ""
+    for column in dict.fromkeys(each.column for each in results):
+        found = [each for each in results if each.column == column]
+        groups = _groups((each.row, each.result) for each in found)
+        said = "; ".join(f"{_names(rows)}: {result}" for result, rows in groups)
+        yield f"{column}: `{found[0].command}`", said, _days(found)
+
+
+def _merged(details: list[tuple[str, tuple[str, str, str]]]) -> str:
+    """Return versions such as v1.28.3 by what else was installed beside them."""
+    groups = _groups((version, rest) for _, (version, _, rest) in details)
+    return "; ".join(f"{', '.join(versions)}: {rest}" if rest else ", ".join(versions) for rest, versions in groups)
+
+
+def _groups(pairs: Iterable[tuple[str, str]]) -> list[tuple[str, list[str]]]:
+    """Return each second text with all first texts that have it."""
+    groups: dict[str, list[str]] = {}
+    for first, second in pairs:
+        groups.setdefault(second, []).append(first)
+    return list(groups.items())
+
+
+def _names(rows: list[str]) -> str:
+    """Return the names of rows, with "to" in place of neighbouring versions."""
+    at = [VERSIONS.index(row) for row in rows if row in VERSIONS]
+    if len(at) == len(rows) > 1 and at == list(range(at[0], at[-1] + 1)):
+        return f"{rows[0]} to {rows[-1]}"
+    return ", ".join(rows)
+
+
+def _days(results: list[SupportResult]) -> str:
+    """Return the first and the last day of results."""
+    days = sorted({each.date for each in results})
+    return " to ".join(dict.fromkeys([days[0], days[-1]]))
+
+
+Lines = Callable[[list[SupportResult]], Iterator[Sequence[str]]]
+TABLES: dict[str, tuple[str, Sequence[str], Lines]] = {
+    "kernels": ("Kernels, nft, architectures", ("on", "results", "days"), _by_row),
+    "kubernetes": ("Kubernetes", ("tried", "results", "days"), _by_trial),
+    "neighbours": ("Neighbours on a node", ("tried", "results", "days"), _by_trial),
+}
+"""Headings, columns, and the function that makes the lines, by topic."""
 
 
 def page(results: Iterable[SupportResult]) -> str:
