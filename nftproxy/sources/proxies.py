@@ -2,13 +2,14 @@
 
 `HTTPS_PROXY` (for https URLs) or `HTTP_PROXY` names the proxy, and `NO_PROXY` lists servers without a proxy: addresses,
 ranges, domains, each perhaps with a port.  The names may be in lower case.  As with Go, `ALL_PROXY` has no meaning, and
-loopback addresses need no proxy.  An entry that can't be read concerns no server.
+loopback addresses need no proxy.  An entry that can't be read concerns no server, and a domain never means an address.
 """
 
 from __future__ import annotations
 
 import contextlib
 import ipaddress
+import re
 from collections.abc import Mapping
 from typing import NamedTuple
 from urllib.parse import unquote, urlsplit, urlunsplit
@@ -19,6 +20,9 @@ from nftproxy.model.errors import BadInput, Problem
 SCHEMES = ("http", "https", "socks5", "socks5h")
 """The proxies that Go knows.  With both SOCKS schemes the proxy looks names up."""
 KUBECONFIG = "the kubeconfig's proxy-url"
+
+_RANGE = re.compile(r"[0-9a-f:.]+/[0-9]+")
+"""A range in NO_PROXY.  Python would also take a netmask, or a zone."""
 
 
 class Proxy(NamedTuple):
@@ -63,8 +67,8 @@ def parse_proxy(text: str, named_by: str) -> Proxy:
     """
     with contextlib.suppress(ValueError):  # raised for bad brackets and ports
         parts = urlsplit(text if "://" in text else f"http://{text}")
-        if parts.scheme in SCHEMES and parts.hostname and parts.port != 0:
-            place = parts.netloc.rpartition("@")[2]
+        place = parts.netloc.rpartition("@")[2]
+        if parts.scheme in SCHEMES and parts.hostname and parts.port != 0 and " " not in place:
             has_auth = parts.username is not None
             auth = (unquote(parts.username or ""), unquote(parts.password or "")) if has_auth else None
             return Proxy(urlunsplit((parts.scheme, place, "", "", "")), named_by, auth)
@@ -90,7 +94,7 @@ def _variable(name: str, environ: Mapping[str, str]) -> tuple[str, str]:
 
 def _needs_proxy(host: str, port: int, no_proxy: str) -> bool:
     """Whether a server isn't in NO_PROXY."""
-    address = _address(host)
+    address = _address(unquote(host).partition("%")[0])  # the zone doesn't count
     if host == "localhost" or (address and address.is_loopback):
         return False
     entries = [entry for each in no_proxy.lower().split(",") if (entry := each.strip())]
@@ -101,12 +105,13 @@ def _matches(entry: str, host: str, address: _Address | None, port: int) -> bool
     """Whether an entry of NO_PROXY means a server."""
     if entry == "*":
         return True
-    if "/" in entry:
+    if _RANGE.fullmatch(entry):
         return address is not None and _is_in(address, entry)
     name, entry_port = _split(entry)
     if not name or entry_port not in ("", str(port)):
         return False
-    if (wanted := _address(name)) is not None:
+    wanted = _address(name)
+    if wanted or address:
         return address == wanted
     name = name[1:] if name.startswith("*.") else name
     return host.endswith(name) if name.startswith(".") else host == name or host.endswith(f".{name}")
@@ -116,10 +121,13 @@ _Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 
 def _address(text: str) -> _Address | None:
-    try:
-        return ipaddress.ip_address(text)
-    except ValueError:
-        return None
+    """Return an address, None for any other text and for a zone.  An IPv4 address in IPv6 is the IPv4 address."""
+    with contextlib.suppress(ValueError):
+        found = ipaddress.ip_address(text)
+        if isinstance(found, ipaddress.IPv4Address):
+            return found
+        return None if found.scope_id else found.ipv4_mapped or found
+    return None
 
 
 def _is_in(address: _Address, entry: str) -> bool:

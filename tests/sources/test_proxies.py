@@ -79,10 +79,40 @@ def test_entries_that_mean_nothing_break_nothing(entry: str) -> None:
         ("api.example.com", "*.example.com:443", False),
         ("api.example.com", "*.example.com:6443", True),
         ("10.1.2.3", "10.9.9.9/8", False),
+        ("10.1.2.3:6443", "\t10.0.0.0/8 ,,", False),
+        ("10.1.2.3", "10.0.0.0/8 192.168.0.0/16", True),
+        ("[fd00::1]", "FD00::/8", False),
+        ("[fd00::1]", "[fd00::]/8", True),
     ],
 )
 def test_ports_and_brackets_as_in_go(host: str, entry: str, is_proxied: bool) -> None:
     """Brackets are for addresses with a port, a port is that of the URL or of its scheme, and case has no meaning."""
+    found = proxy_for(f"https://{host}", "", {"HTTPS_PROXY": "http://proxy", "NO_PROXY": entry})
+    assert (found is not None) is is_proxied
+
+
+@pytest.mark.parametrize(
+    ("host", "entry", "is_proxied"),
+    [
+        ("10.1.2.3", ".3", True),
+        ("10.1.2.3", "2.3", True),
+        ("10.1.2.3", "*.3", True),
+        ("[fe80::1%25eth0]", "1%eth0,fe80::1%eth0", True),
+        ("[fe80::1%25eth0]", "fe80::1", False),
+        ("[fe80::1%25eth0]", "fe80::/64", False),
+        ("[fe80::1]", "fe80::%eth0/64", True),
+        ("10.1.2.3", "10.0.0.0/255.0.0.0", True),
+        ("10.1.2.3", "10.0.0.0/0.255.255.255", True),
+        ("10.1.2.3", "::ffff:10.1.2.3", False),
+        ("[::ffff:10.1.2.3]", "10.0.0.0/8", False),
+        ("[::ffff:127.0.0.1]", "", False),
+    ],
+)
+def test_an_address_is_no_domain(host: str, entry: str, is_proxied: bool) -> None:
+    """The end of an address means nothing (CVE-2025-22870), nor a zone or netmask.  IPv4 in IPv6 is IPv4.
+
+    `kubectl` 1.32.4 took each of these cases as they stand here.
+    """
     found = proxy_for(f"https://{host}", "", {"HTTPS_PROXY": "http://proxy", "NO_PROXY": entry})
     assert (found is not None) is is_proxied
 
@@ -124,7 +154,9 @@ def test_the_kubeconfig_goes_before_the_environment() -> None:
     assert proxy_for("https://127.0.0.1", "socks5://q:1080", environ) == Proxy("socks5://q:1080", KUBECONFIG)
 
 
-@pytest.mark.parametrize("text", ["ftp://p", "http://", "http://p:0", "http://p:99999", "http://[::1", "socks4://p"])
+@pytest.mark.parametrize(
+    "text", ["ftp://p", "http://", "http://p:0", "http://p:99999", "http://[::1", "socks4://p", "http:// :1", "p q"]
+)
 def test_a_url_that_is_no_proxy(text: str) -> None:
     """An invalid URL of a proxy that is needed is an error that names the variable and doesn't show the URL."""
     with pytest.raises(BadInput, match=r"^NFT106: HTTPS_PROXY: is not a URL of a proxy") as caught:
