@@ -20,6 +20,7 @@ The log never waits for its reader.  A runtime that no longer reads standard err
 
 from __future__ import annotations
 
+import io
 import logging
 import os
 import select
@@ -27,6 +28,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import msgspec
 
@@ -134,10 +136,53 @@ class JsonFormatter(logging.Formatter):
         return msgspec.json.encode(ordered).decode()
 
 
+class UnblockedFile(io.RawIOBase):
+    """A pipe, socket or file that drops bytes which would have to wait for a reader.
+
+    Where poll(2) reports room, Linux takes `PIPE_BUF` bytes at once, so bytes are written in pieces of that size.
+
+    Args:
+        descriptor: the file descriptor, 2 for standard error.  It stays open.
+    """
+
+    def __init__(self, descriptor: int) -> None:
+        super().__init__()
+        self._descriptor = descriptor
+        self._poll = select.poll()
+        self._poll.register(descriptor, select.POLLOUT)
+
+    def fileno(self) -> int:
+        """Return the file descriptor."""
+        return self._descriptor
+
+    def writable(self) -> bool:
+        """Return that this file can be written."""
+        return True
+
+    def write(self, data: Any, /) -> int:
+        """Write what has room, and return the number of all bytes, so that none is written again."""
+        self.write_now(bytes(data))
+        return len(data)
+
+    def write_now(self, data: bytes) -> int:
+        """Write what has room, and return the number of bytes that were written."""
+        for start in range(0, len(data), select.PIPE_BUF):
+            piece = data[start : start + select.PIPE_BUF]
+            written = self._written(piece)
+            if written < len(piece):
+                return start + written
+        return len(data)
+
+    def _written(self, piece: bytes) -> int:
+        try:
+            has_room = any(events & select.POLLOUT for _, events in self._poll.poll(0))
+            return os.write(self._descriptor, piece) if has_room else 0
+        except OSError:  # nobody will ever read it, or the disk is full
+            return 0
+
+
 class UnblockedHandler(logging.Handler):
     """Writes lines to a pipe, socket or file, and drops a line that would have to wait for a reader.
-
-    Where poll(2) reports room, Linux takes `PIPE_BUF` bytes at once, so a line is written in pieces of that size.
 
     Args:
         descriptor: the file descriptor, 2 for standard error.
@@ -148,10 +193,8 @@ class UnblockedHandler(logging.Handler):
         self.dropped = 0
         """The number of lines that were dropped, the rest of a line included."""
         self._told = 0  # of these, those that a line has reported
-        self._descriptor = descriptor
+        self._file = UnblockedFile(descriptor)
         self._is_cut = False
-        self._poll = select.poll()
-        self._poll.register(descriptor, select.POLLOUT)
 
     def emit(self, record: logging.LogRecord) -> None:
         """Write a record, after a line about the lines dropped before it."""
@@ -168,22 +211,10 @@ class UnblockedHandler(logging.Handler):
 
     def _write(self, line: str) -> bool:
         data = ("\n" * self._is_cut + line + "\n").encode(errors="backslashreplace")
-        for start in range(0, len(data), select.PIPE_BUF):
-            piece = data[start : start + select.PIPE_BUF]
-            written = self._written(piece)
-            if written < len(piece):
-                self._is_cut |= start + written > 0
-                return False
-        self._is_cut = False
-        return True
-
-    def _written(self, piece: bytes) -> int:
-        """Write a piece if there is room, and return the number of bytes that were written."""
-        try:
-            has_room = any(events & select.POLLOUT for _, events in self._poll.poll(0))
-            return os.write(self._descriptor, piece) if has_room else 0
-        except OSError:  # nobody will ever read it, or the disk is full
-            return 0
+        written = self._file.write_now(data)
+        is_whole = written == len(data)
+        self._is_cut = not is_whole and (self._is_cut or written > 0)
+        return is_whole
 
 
 def _dropped(count: int) -> logging.LogRecord:

@@ -2,7 +2,7 @@
 
 Results go to standard output, messages to standard error.  Exit status 0 means done.  1 means that `diff` found a
 difference, `check` or `conformance` a fault, or `doctor` more than notes.  2 means bad input or usage, and the message
-names the file, object and field at fault.
+names the file, object and field at fault, or that the output has no room.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import NoReturn
 import click
 
 from nftproxy.build import this_build
+from nftproxy.commands.standard_streams import give_up_output, open_closed_streams
 from nftproxy.model.errors import BadInput, NftproxyError, Unavailable
 
 
@@ -26,8 +27,9 @@ def plugin() -> NoReturn:
 
 def main(name: str = "nftproxy") -> NoReturn:
     """Run the command line, and turn our errors into messages and exit statuses."""
+    open_closed_streams()
     try:
-        sys.exit(_commands(prog_name=name, standalone_mode=False))
+        sys.exit(_done(name))
     except click.ClickException as error:
         error.show()
         sys.exit(2)
@@ -40,6 +42,22 @@ def main(name: str = "nftproxy") -> NoReturn:
     except NftproxyError as error:
         click.echo(f"error: {error.code}: {error}", err=True)
         sys.exit(1)
+
+
+def _done(name: str) -> int | None:
+    """Run the command line, write the rest of its output, and return its exit status.
+
+    Raises:
+        click.ClickException: the usage is wrong, or the output has no room.
+    """
+    try:
+        try:
+            status: int | None = _commands(prog_name=name, standalone_mode=False)
+        finally:
+            sys.stdout.flush()
+    except OSError as error:
+        give_up_output(error)
+    return status
 
 
 BROUGHT = {"conformance": "pip install ./conformance"}

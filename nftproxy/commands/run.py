@@ -18,6 +18,7 @@ import threading
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -25,6 +26,7 @@ from nftproxy import logs
 from nftproxy.agent.lifecycle.shutdown import asked_to_end
 from nftproxy.build import this_build
 from nftproxy.commands.options import CONFIG, TEMPLATES, Decorator, options
+from nftproxy.commands.standard_streams import unblock_errors
 from nftproxy.commands.table_removal import remove_tables
 from nftproxy.config.configz import configz
 from nftproxy.config.flags import FLAGS, OTHER_FLAGS, OWN_FLAGS, Flag, flag_of, truth
@@ -82,7 +84,16 @@ def _boolean(name: str, purpose: str) -> Decorator:
     return click.option(f"--{name}", is_flag=False, flag_value="true", help=purpose, metavar="[=BOOL]")
 
 
-@click.command("run", context_settings={"token_normalize_func": lambda name: name.replace("_", "-")})
+class _RunCommand(click.Command):
+    """The command, whose errors never wait for a reader."""
+
+    def make_context(self, *given: Any, **more: Any) -> click.Context:
+        """Return the context of a command line."""
+        unblock_errors()
+        return super().make_context(*given, **more)
+
+
+@click.command("run", cls=_RunCommand, context_settings={"token_normalize_func": lambda name: name.replace("_", "-")})
 @CONFIG
 @TEMPLATES
 @click.option(

@@ -1,0 +1,54 @@
+"""The standard streams of a command: each is open, and an agent never waits for a reader of its errors."""
+
+from __future__ import annotations
+
+import errno
+import io
+import os
+import sys
+from pathlib import Path
+from typing import NoReturn
+
+import click
+
+from nftproxy.logs import UnblockedFile
+
+_NAMES = ("stdin", "stdout", "stderr")
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+
+
+def open_closed_streams() -> None:
+    """Open /dev/null for each standard stream that is closed.  Else the next open file would have its number."""
+    for number, name in enumerate(_NAMES):
+        if getattr(sys, name) is None:
+            opened = os.open(os.devnull, os.O_RDWR)
+            os.dup2(opened, number)  # children inherit the copy
+            if opened != number:
+                os.close(opened)
+            setattr(sys, name, os.fdopen(number, "w" if number else "r", closefd=False))
+
+
+def unblock_errors() -> None:
+    """From now on, drop the errors of this process, and tracebacks, that would have to wait for a reader.
+
+    A runtime that no longer reads standard error would else keep an agent that ends with an error from ending.
+    """
+    if sys.__stderr__ and sys.stderr is sys.__stderr__:
+        sys.stderr = io.TextIOWrapper(
+            UnblockedFile(sys.stderr.fileno()), "utf-8", errors="backslashreplace", line_buffering=True
+        )
+
+
+def give_up_output(error: OSError) -> NoReturn:
+    """End a command whose output can't be written: with status 1 if nobody reads it any more, as click does.
+
+    Raises:
+        click.ClickException: the output has no room.
+        OSError: it is another error.
+    """
+    if error.errno not in (*_NO_ROOM, errno.EPIPE):
+        raise error
+    sys.stdout = Path(os.devnull).open("w")  # noqa: SIM115  # for the rest, which the interpreter writes at its end
+    if error.errno == errno.EPIPE:
+        sys.exit(1)
+    raise click.ClickException(f"standard output: {error.strerror}") from error
