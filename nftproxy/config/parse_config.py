@@ -278,7 +278,7 @@ def _judge_mode(mode: str | None, report: Report, warn: Report) -> None:
     if (mode or "") not in _SECTIONS:
         report("mode", f"{show(mode)} is not a mode of Linux: set it to nftables, or leave it out")
     elif mode not in (None, "nftables"):
-        given = mode or "iptables, kube-proxy's mode for an empty text,"
+        given = mode or "iptables, kube-proxy's default,"
         warn(
             "mode",
             f"{given} runs as nftables: by default node ports are served on the node's primary addresses alone",

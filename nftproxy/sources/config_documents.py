@@ -91,6 +91,8 @@ def config_document(path: Path, content: bytes | None = None) -> object:
 def read_kube_proxy(path: Path) -> KubeProxySettings:
     """Read the ConfigMaps of kube-proxy, or a KubeProxyConfiguration, from a file ("-" is standard input).
 
+    Without a mode, it is an empty text, as in kubeadm's ConfigMap.
+
     kubectl --namespace kube-system get configmap kube-proxy --output yaml
 
     Raises:
@@ -102,7 +104,8 @@ def read_kube_proxy(path: Path) -> KubeProxySettings:
         why = f"has {len(configs)} {KIND}s where one is needed"
         why += "" if configs else "; without one, options give the values (docs/install.md)"
         raise BadInput(Problem(str(path), "", "", why, Code.MANIFESTS_INCOMPLETE))
-    return KubeProxySettings(configs[0], next(_servers(objects), ""), tuple(_daemon_sets(objects)))
+    given = {**configs[0], "mode": configs[0].get("mode") or ""}
+    return KubeProxySettings(given, next(_servers(objects), ""), tuple(_daemon_sets(objects)))
 
 
 def unusable(path: Path | None, why: str) -> Problem:

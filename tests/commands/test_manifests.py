@@ -27,7 +27,7 @@ from tests.support.selection import every
 DEPLOY = CHECKOUT / "examples" / "deploy"
 CONFIG_MAP = (DEPLOY / "kube-proxy.yaml").read_text()
 EMPTY_MODE = (
-    "KubeProxyConfiguration: mode: iptables, kube-proxy's mode for an empty text, runs as nftables: "
+    "KubeProxyConfiguration: mode: iptables, kube-proxy's default, runs as nftables: "
     "by default node ports are served on the node's primary addresses alone"
 )
 API_VERSIONS = ("1.34", "1.35", "1.36", "1.37")
@@ -98,11 +98,20 @@ def make(*arguments: str, stdin: str = "") -> Made:
     return Made.of(done.out)
 
 
-def test_an_empty_mode_is_named() -> None:
-    """Kubeadm's empty mode serves node ports at all addresses.  That they narrow is a warning."""
-    done = nftproxy("manifests", "-", stdin=CONFIG_MAP)
+@pytest.mark.parametrize("line", ['mode: ""', "mode: null", ""])
+def test_an_empty_mode_is_named(line: str) -> None:
+    """Kubeadm's empty mode serves node ports at all addresses, as no mode does.  That they narrow is a warning."""
+    done = nftproxy("manifests", "-", stdin=CONFIG_MAP.replace('mode: ""', line))
     assert done.err == f"warning: NFT109: -: {EMPTY_MODE}\n"
     assert nftproxy("manifests", "-", stdin=CONFIG_MAP.replace('mode: ""', "mode: nftables")).err == ""
+
+
+def test_without_a_mode_the_section_of_iptables_counts() -> None:
+    """A ConfigMap without a mode has kube-proxy's settings in the section iptables, and they are taken over."""
+    text = CONFIG_MAP.replace('mode: ""', "")
+    assert "masqueradeAll: false" in text
+    assert make("-", stdin=text).config.masquerade_all is False
+    assert make("-", stdin=text.replace("masqueradeAll: false", "masqueradeAll: true", 1)).config.masquerade_all
 
 
 @pytest.mark.parametrize("arguments", every(4, list(WISHES), list(WISHES.values())))
