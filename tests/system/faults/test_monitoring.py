@@ -6,6 +6,7 @@ reach are lowered.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import math
@@ -31,6 +32,9 @@ from tests.support.command import nftproxy
 from tests.support.prometheus import MONITORING, Prometheus, Rule, hastened, program, rules
 from tests.system.faults.bench import PERMISSIONS, PLURALS, Bench, endpoints, pod, service, vip
 from tests.system.faults.test_health import another_owner
+from tests.system.incidents.night_rows import TAKEN, kubeconfig_damaged, leaving
+from tests.system.incidents.partial_rows import policy_routed, port_squatted
+from tests.system.incidents.rows import Harm
 
 pytestmark = [pytest.mark.timeout(400), pytest.mark.slow]
 
@@ -82,6 +86,7 @@ class Imagined(NamedTuple):
 
 
 UNSERVED = 'nftproxy_service_unserved_packets_total{node="a", exported_namespace="shop", service="web", reason="%s"}'
+WARNINGS = 'nftproxy_warnings_total{node="a", code="%s"}'
 AGENT_UP = 'up{job="kube-proxy", container="nftproxy", node="a"}'
 IMAGINED = [
     Imagined(
@@ -124,6 +129,20 @@ IMAGINED = [
         {'nftproxy_faults{node="a", code="NFT509"}': "1x40"},
     ),
     Imagined(
+        "NftproxyWarnings",
+        "warning",
+        'node="a", code="NFT014"',
+        {WARNINGS % "NFT014": "_x35 1x4"},
+        {WARNINGS % "NFT014": "1x40", WARNINGS % "NFT018": "0+1x40"},
+    ),
+    Imagined(
+        "NftproxyWarnings",
+        "warning",
+        'node="a", code="NFT412"',
+        {WARNINGS % "NFT412": "3x35 4x4"},
+        {WARNINGS % "NFT412": "_x20 1x20"},
+    ),
+    Imagined(
         "NftproxySilentEndpoints",
         "warning",
         'node="a", ip_family="IPv4"',
@@ -164,13 +183,17 @@ def test_the_rules_are_good(tmp_path: Path) -> None:
 
 def test_alerts_by_invented_series(tmp_path: Path) -> None:
     """Alerts that take a larger cluster fire on series that promtool invents, and not on healthy series."""
-    path = tmp_path / "rules.yaml"
-    path.write_text(yaml.safe_dump({"groups": yaml.safe_load(RULES)["spec"]["groups"]}))
     tests = [test for each in IMAGINED for test in (each.test(each.bad, each.labels), each.test(each.good, None))]
-    (tmp_path / "tests.yaml").write_text(yaml.safe_dump({"rule_files": [path.name], "tests": tests}))
+    assert promtool_finds(tmp_path, tests) == ""
+
+
+def promtool_finds(directory: Path, tests: list[dict[str, Any]]) -> str:
+    """What promtool finds wrong with the rules by these tests, "" for nothing."""
+    (directory / "rules.yaml").write_text(yaml.safe_dump({"groups": yaml.safe_load(RULES)["spec"]["groups"]}))
+    (directory / "tests.yaml").write_text(yaml.safe_dump({"rule_files": ["rules.yaml"], "tests": tests}))
     command = [str(program("promtool")), "test", "rules", "tests.yaml"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
+    done = subprocess.run(command, cwd=directory, capture_output=True, text=True, check=False)
+    return done.stdout + done.stderr if done.returncode else ""
 
 
 @pytest.mark.parametrize("half_minutes", [1, 20])
@@ -185,26 +208,62 @@ def test_the_alert_for_an_outage_fires_during_it(
     server.start()
     bench.wait_until(lambda: bench.metric('nftproxy_faults{code="NFT509"}') == 0)
     phases = [(well, 20), (away, half_minutes), (samples(bench), 60)]
+    expected = {"10m": False, "14m": half_minutes == 20, "21m": False, "25m": False, "35m": False}
+    query = 'count(ALERTS{alertname=~"NftproxyApiErrors|NftproxyOutOfTouch", alertstate="firing"})'
+    assert promtool_finds(tmp_path, [recorded(phases, query, expected)]) == ""
+
+
+@pytest.mark.parametrize(
+    ("fault", "damage", "alert", "code"),
+    [
+        ("NFT009", port_squatted, "NftproxyFault", "NFT009"),
+        ("NFT010", TAKEN, "NftproxyFault", "NFT010"),
+        ("NFT018", policy_routed, "NftproxyFault", "NFT018"),
+        ("NFT107", kubeconfig_damaged, "NftproxyFault", "NFT107"),
+        ("503", leaving, "NftproxyUnhealthy", ""),
+    ],
+)
+def test_the_alert_for_a_fault_of_the_node_fires_during_it(
+    bench: Bench, server: ApiServer, tmp_path: Path, fault: str, damage: Harm, alert: str, code: str
+) -> None:
+    """On the series of a real agent, recorded while it has a fault, the fault's alert fires, and only meanwhile."""
+    routed = (service(30), endpoints(30, "10.1.78.5"))
+    server.put(*routed)
+    bench.wait_until_right()
+    phases = [(samples(bench), 20)]
+    with damage(bench):
+        bench.wait_until(lambda: has_fault(bench, fault))
+        phases.append((samples(bench), 40))
+    bench.wait_until(lambda: not has_fault(bench, fault))
+    phases.append((samples(bench), 40))
+    for each in routed:
+        server.delete(each["kind"], each["metadata"]["namespace"], each["metadata"]["name"])
+    query = f'count(ALERTS{{alertname="{alert}", code="{code}", alertstate="firing"}})'
+    expected = {"10m": False, "29m": True, "31m": False, "45m": False}
+    assert promtool_finds(tmp_path, [recorded(phases, query, expected)]) == ""
+
+
+def has_fault(bench: Bench, fault: str) -> bool:
+    """Whether the agent's metrics have a fault at present: a code, or 503 for the status of /healthz."""
+    with contextlib.suppress(ConnectionRefusedError):  # some damage starts the agent again
+        if fault == "503":
+            return bench.metric('nftproxy_healthy{path="healthz"}') == 0
+        return bench.metric(f'nftproxy_faults{{code="{fault}"}}') > 0
+    return False
+
+
+def recorded(phases: list[tuple[dict[str, str], int]], query: str, expected: dict[str, bool]) -> dict[str, Any]:
+    """A test of promtool's with the samples of each phase, repeated each half minute, so many times."""
     names = {name for phase, _ in phases for name in phase}
     series = [
         {"series": name, "values": " ".join(phase.get(name, "stale") for phase, count in phases for _ in range(count))}
         for name in sorted(names)
     ]
-    expected = {"10m": False, "14m": half_minutes == 20, "21m": False, "25m": False, "35m": False}
     checks = [
-        {
-            "expr": 'count(ALERTS{alertname=~"NftproxyApiErrors|NftproxyOutOfTouch", alertstate="firing"})',
-            "eval_time": moment,
-            "exp_samples": [{"value": 1}] if fires else [],
-        }
+        {"expr": query, "eval_time": moment, "exp_samples": [{"value": 1}] if fires else []}
         for moment, fires in expected.items()
     ]
-    (tmp_path / "rules.yaml").write_text(yaml.safe_dump({"groups": yaml.safe_load(RULES)["spec"]["groups"]}))
-    test = {"interval": "30s", "input_series": series, "promql_expr_test": checks}
-    (tmp_path / "tests.yaml").write_text(yaml.safe_dump({"rule_files": ["rules.yaml"], "tests": [test]}))
-    command = [str(program("promtool")), "test", "rules", "tests.yaml"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
+    return {"interval": "30s", "input_series": series, "promql_expr_test": checks}
 
 
 def samples(bench: Bench) -> dict[str, str]:
