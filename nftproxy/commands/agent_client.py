@@ -238,7 +238,8 @@ def _last_killed() -> str:
     if killed is None:
         return ""
     limit = "beyond the memory limit of its cgroup" if killed.by_cgroup else "as the machine had no memory left"
-    return f"; {age(killed.age)} ago the kernel killed an agent (process {killed.process}), {limit}"
+    whose = f"process {killed.process}{f' of the cgroup {killed.cgroup}' if killed.cgroup else ''}"
+    return f"; {age(killed.age)} ago the kernel killed an agent ({whose}), {limit}"
 
 
 class _AgentConnection(http.client.HTTPConnection):

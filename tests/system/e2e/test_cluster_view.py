@@ -29,7 +29,7 @@ from tests.system.e2e.silent_town import Connections, put_service
 from tests.test_docs import DOCS, commands, fenced, pattern
 
 LIMITS = "beyond the memory limit of its cgroup|as the machine had no memory left"
-KILLED = rf"; \S+ ago the kernel killed an agent \(process \d+\), ({LIMITS})"
+KILLED = rf"; \S+ ago the kernel killed an agent \(process \d+(?: of the cgroup [^)]*)?\), ({LIMITS})"
 """What the kernel's log, which is the machine's, may say of the agents of other tests."""
 
 pytestmark = [pytest.mark.skipif(bool(obstacle()), reason=obstacle()), pytest.mark.timeout(600), pytest.mark.slow]
