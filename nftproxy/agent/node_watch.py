@@ -15,7 +15,7 @@ from nftproxy.agent.reporting.fault_reporter import FaultReporter
 from nftproxy.kernel.sysctl import CONNTRACK_ENTRIES, CONNTRACK_LIMIT, FORWARDING, read_all
 from nftproxy.model.addresses import Address, Family, of_family
 from nftproxy.model.conntrack_fill import nearly_full
-from nftproxy.model.objects import Service
+from nftproxy.model.objects import EndpointSlice, Service
 from nftproxy.model.settings import DetectLocalMode
 from nftproxy.model.texts import first_of
 from nftproxy.model.whereabouts import absent_addresses
@@ -46,8 +46,8 @@ async def watch_node(pipeline: Pipeline, faults: FaultReporter) -> None:
         if present := await asyncio.to_thread(_interfaces):
             absent = absent_addresses(pipeline.state.node, present.addresses)
             faults.report_elsewhere(absent)
-            faults.report_local_sources(local_sources_fault(pipeline, *present))
-        faults.report_node_ports_nowhere(without_node_ports(pipeline))
+            faults.report_local_sources(await local_sources_fault(pipeline, *present))
+        faults.report_node_ports_nowhere(await without_node_ports(pipeline))
         faults.report_not_forwarded({} if absent else not_forwarded(pipeline))
         found = read_all([CONNTRACK_ENTRIES, CONNTRACK_LIMIT])
         faults.report_conntrack_fill(nearly_full(*found.values()) if len(found) == 2 else "")
@@ -66,7 +66,7 @@ async def _until_due(pipeline: Pipeline, *, is_first: bool) -> None:
         waited += pause
 
 
-def local_sources_fault(pipeline: Pipeline, names: Collection[str], own: Collection[Address]) -> str:
+async def local_sources_fault(pipeline: Pipeline, names: Collection[str], own: Collection[Address]) -> str:
     """Return why local sources can't be recognised on a node with pods, "" if they can.
 
     Args:
@@ -87,33 +87,34 @@ def local_sources_fault(pipeline: Pipeline, names: Collection[str], own: Collect
         each.startswith(config.interface_name_prefix) for each in names
     ):
         what = f"no interface's name begins with {config.interface_name_prefix} (detectLocal.interfaceNamePrefix)"
-    if not what or not _has_pods(pipeline, own):
+    if not what or not await asyncio.to_thread(_has_pods, node.name, tuple(pipeline.state.slices()), own):
         return ""
     return f"{what}, so pods count as clients outside the cluster; the interfaces are {first_of(sorted(names))}"
 
 
-def _has_pods(pipeline: Pipeline, own: Collection[Address]) -> bool:
-    """True if some endpoint on this node has an address of its own."""
-    name = pipeline.state.node.name
+def _has_pods(node: str, slices: Iterable[EndpointSlice], own: Collection[Address]) -> bool:
+    """True if some endpoint on a node has an address of its own.  It may be the last of all, so this has a thread."""
     return any(
-        state.node_name == name and address not in own
-        for each in pipeline.state.slices()
+        state.node_name == node and address not in own
+        for each in slices
         for address, state in zip(each.endpoints.addresses, each.endpoints.states, strict=True)
     )
 
 
-def without_node_ports(pipeline: Pipeline) -> dict[Family, str]:
+async def without_node_ports(pipeline: Pipeline) -> dict[Family, str]:
     """Return the families in which no address of the Node serves node ports, each with a Service that has some."""
     state, config = pipeline.state, pipeline.settings.config
     if not state.has_node or not config.node_port_addresses.primary:
         return {}  # ranges that select none of the addresses may be meant to
     families = [each for each in pipeline.generations if pipeline.has_services(each)]
     unserved = [each for each in families if not serves_node_ports(state, config, each)]
-    asking = {family: _first_with_node_ports(state.services.values(), family) for family in unserved}
+    services = tuple(state.services.values()) if unserved else ()
+    asking = {family: await asyncio.to_thread(_first_with_node_ports, services, family) for family in unserved}
     return {family: str(service.key) for family, service in asking.items() if service}
 
 
 def _first_with_node_ports(services: Iterable[Service], family: Family) -> Service | None:
+    """Return a Service of a family with node ports.  It may be the last of all, so this has a thread."""
     of_services = (each for each in services if of_family(each.cluster_ips, family))
     return next((each for each in of_services if any(port.node_port for port in each.ports)), None)
 
