@@ -57,10 +57,8 @@ _LONGEST_ERROR = 64 * 1024
 NONSENSE = (AttributeError, KeyError, TypeError, ValueError, RecursionError)
 """The exceptions that kr8s raises for an answer that isn't an object of the kind."""
 
-MOST_REASONS = 10
-"""Limit of reasons that are remembered: a server's words may differ each time."""
 _SAY_AGAIN = 60.0
-"""Seconds before the log repeats why the server doesn't answer, as attempts follow each other soon."""
+"""Seconds before the log says again that the server doesn't answer, with the reason of that moment."""
 
 _KubernetesEvent = new_class("Event", "events.k8s.io/v1")
 
@@ -101,8 +99,8 @@ class ApiClient:
         self._access = Access(lambda: read_credentials(kubeconfig, account), plugins, api_servers)
         self._server_addresses = ServerAddresses(self._access.addresses)
         self._server_answered = asyncio.Event()
-        self._said: dict[str, float] = {}
         self._away_since: float | None = None
+        self._said = 0.0  # when the log last said that the server is away
         self._report_problems = report_problems
         self._report_request = report_request
         self._problems = Counter[str]()
@@ -230,7 +228,6 @@ class ApiClient:
     def end_pauses(self) -> None:
         """End all pauses that wait for the server: it has answered a request."""
         self._server_answered.set()
-        self._said.clear()
         if self._away_since is not None:
             log.info("the API server answers again, after %(seconds).1f s", {"seconds": now() - self._away_since})
             self._away_since = None
@@ -256,16 +253,15 @@ class ApiClient:
     def _is_news(self, pause: Pause) -> bool:
         """Whether to log a pause.
 
-        While the server doesn't answer, each reason is logged once a minute for all resources.  An answer that
-        is an error is logged each time.
+        An outage is a line for all resources, and another each minute.  An answer that is an error is logged each time.
+        A connection that ends is no outage yet, as balancers cut idle connections.
         """
         if not pause.awaits_server:
             return True
-        if self._away_since is None:
-            self._away_since = now()
-        if now() - self._said.get(pause.reason, float("-inf")) < _SAY_AGAIN:
+        if not pause.is_fault or (self._away_since is not None and now() - self._said < _SAY_AGAIN):
             return False
-        self._said = {**dict(list(self._said.items())[-MOST_REASONS:]), pause.reason: now()}
+        self._said = now()
+        self._away_since = self._said if self._away_since is None else self._away_since
         return True
 
     async def _pause(self, reflector: Reflector) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
+import logging
 import re
 import subprocess
 import time
@@ -19,6 +20,7 @@ from nftproxy.api.pauses import Pause
 from nftproxy.model.errors import Unavailable
 from nftproxy.model.events import Listed
 from nftproxy.model.objects import ServiceCIDR
+from nftproxy.sources import api_client
 from nftproxy.sources.api_client import ApiClient
 from nftproxy.sources.api_connection import Timeouts
 from tests.sources.api_client.following import (
@@ -143,14 +145,23 @@ async def test_any_answer_ends_the_pauses(
     await cluster.aclose()
 
 
-async def test_the_log_is_not_filled_while_nobody_answers(cluster: ApiClient) -> None:
-    """An outage is logged once for each reason until the server answers.  The API's denials are always logged."""
+async def test_the_log_is_not_filled_while_nobody_answers(
+    cluster: ApiClient, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An outage is logged once whatever the reasons, again after a minute, and at its end.  Denials always are."""
+    caplog.set_level(logging.INFO)
+    clock = [1000.0]
+    monkeypatch.setattr(api_client, "now", lambda: clock[0])
     lost, refused = Pause(reason="lost", awaits_server=True), Pause(reason="403")
-    news = [cluster._is_news(pause) for pause in (lost, lost, lost._replace(reason="refused"), lost)]
-    assert news == [True, False, True, False]
-    cluster.end_pauses()
-    assert cluster._is_news(lost)
+    assert not cluster._is_news(lost._replace(is_fault=False)), "a balancer has cut an idle connection"
+    assert [cluster._is_news(each) for each in (lost, lost, lost._replace(reason="refused"))] == [True, False, False]
+    clock[0] += 60.0
+    assert [cluster._is_news(lost), cluster._is_news(lost)] == [True, False]
     assert all(cluster._is_news(refused) for _ in range(3))
+    cluster.end_pauses()
+    cluster.end_pauses()
+    assert caplog.messages == ["the API server answers again, after 60.0 s"]
+    assert cluster._is_news(lost)
 
 
 async def test_waits_for_the_server(server: ApiServer, cluster: ApiClient, caplog: pytest.LogCaptureFixture) -> None:

@@ -116,6 +116,5 @@ def test_an_outage_is_few_lines_of_the_log(bench: Bench, server: ApiServer) -> N
         server.start()
     minutes = int((time.monotonic() - began) / 60)
     # While the server stops, it ends its connections one by one, and still answers on those that are left.
-    reasons = re.findall(rf"(?:{'|'.join(PLURALS)}): (no connection .*); trying again in", bench.log()[before:])
-    assert reasons
-    assert all(reasons.count(each) <= 1 + minutes for each in reasons), reasons
+    ends = bench.log().count("the API server answers again, after ", before)
+    assert 1 <= len(re.findall(r"NFT50\d", bench.log()[before:])) <= ends + minutes, bench.log()[before:]
