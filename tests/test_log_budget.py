@@ -60,7 +60,6 @@ NEEDS_NO_BUDGET = {
     "commands/run.py": "at a start",
     "extensions/counts/agent/service_counts.py": "a pause follows, which doubles",
     "extensions/failover/agent/silence_watch.py": "once in a while, or a pause follows, which doubles",
-    "extensions/least_connections/agent/load_watch.py": "a pause follows, which doubles",
     "kernel/conntrack/sweeps.py": "a pause follows, which doubles",
     "kernel/sysctl.py": "at a start",
     "sources/access.py": "the owner of the credentials decides",

@@ -18,7 +18,7 @@ class Looks:
     def __init__(
         self,
         look: Callable[[], Awaitable[None]],
-        report: Callable[[Unavailable, float], None],
+        report: Callable[[Unavailable | None], None],
         *,
         interval: float,
         share: float,
@@ -27,7 +27,7 @@ class Looks:
 
         Args:
             look: asks the kernel.
-            report: is called with the error of a look that fails, and the next pause.
+            report: is called with the error of each look that fails, and with None once a look works again.
             interval: the least seconds between two looks.
             share: the next pause is at least `share` times the duration of a look.
         """
@@ -46,8 +46,9 @@ class Looks:
             await self._look()
         except Unavailable as error:
             self._failures += 1
-            pause = self._backoff.pause(self._failures)
-            self._report(error, pause)
-            return pause
+            self._report(error)
+            return self._backoff.pause(self._failures)
+        if self._failures:
+            self._report(None)
         self._failures = 0
         return max(self._interval, self._share * (clock() - began))

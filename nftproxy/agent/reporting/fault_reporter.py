@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import logging
-from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence, Set
 from typing import TypeVar
 
 from nftproxy.agent.lifecycle.rivals import in_words
@@ -28,6 +28,8 @@ from nftproxy.policy.limits import Exceeded
 log = logging.getLogger(__name__)
 
 S = TypeVar("S", bound=Hashable)
+ReportOngoing = Callable[[Code, Mapping[str, str], str], None]
+"""`FaultReporter.report_ongoing`."""
 
 MOST_REPORTED = 100
 """Services beyond a limit or the budget that Events report.  Thousands may be beyond the budget, and each report costs

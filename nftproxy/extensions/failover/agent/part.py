@@ -23,7 +23,12 @@ class FailoverPart(AgentPart):
         pipeline = context.pipeline
         self._state, self._gone = pipeline.state, pipeline.view(GoneAddresses)
         self._watch = SilenceWatch(
-            pipeline.state, pipeline.generations, UnansweredReader(), context.metrics, context.report
+            pipeline.state,
+            pipeline.generations,
+            UnansweredReader(),
+            context.metrics,
+            context.report,
+            report_ongoing=context.faults.report_ongoing,
         )
 
     def sources(self) -> Mapping[str, AsyncGenerator[Sequence[Event]]]:

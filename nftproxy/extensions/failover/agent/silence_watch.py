@@ -24,6 +24,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Ite
 from typing import NamedTuple
 
 from nftproxy.agent.looks import Looks
+from nftproxy.agent.reporting.fault_reporter import ReportOngoing
 from nftproxy.agent.reporting.metrics import Metrics
 from nftproxy.agent.reporting.occurrences import Occurrence
 from nftproxy.agent.tcp import socket_family
@@ -101,6 +102,7 @@ class SilenceWatch:
         metrics: counts silent endpoints and probes.
         report: called with each change of an endpoint.
         connect: probes an endpoint.
+        report_ongoing: replaces the present warnings of a code.
     """
 
     def __init__(
@@ -111,6 +113,7 @@ class SilenceWatch:
         metrics: Metrics,
         report: Callable[[SilenceChange], object],
         connect: Connect = answer_of,
+        report_ongoing: ReportOngoing = lambda *_: None,
     ) -> None:
         self._state = state
         self._families = tuple(families)
@@ -118,6 +121,7 @@ class SilenceWatch:
         self._metrics = metrics
         self._report = report
         self._connect = connect
+        self._report_ongoing = report_ongoing
         self._known = Silence()
         self._published = SilentPlaces(())
         self._places: Mapping[Place, Sequence[ObjectKey]] = {}
@@ -143,7 +147,7 @@ class SilenceWatch:
     async def events(self) -> AsyncGenerator[Sequence[Event]]:
         """Yield the silent endpoints whenever they have changed, after an empty first batch."""
         yield []
-        looks = Looks(self._look, _report_unreadable, interval=INTERVAL, share=SHARE)
+        looks = Looks(self._look, self._report_look, interval=INTERVAL, share=SHARE)
         try:
             while True:
                 await self._wanted.wait()
@@ -289,7 +293,6 @@ class SilenceWatch:
                 inform(text, of=of, place=place, services=services)
             self._report(change)
 
-
-def _report_unreadable(error: Unavailable, pause: float) -> None:
-    text = "%(error)s; the list of silent endpoints stays as it is, retrying in %(pause).1f s"
-    warn(Code.SILENCE_UNREADABLE, text, error=error, pause=pause)
+    def _report_look(self, error: Unavailable | None) -> None:
+        warnings = {"": f"{error}; the list of silent endpoints stays as it is"} if error else {}
+        self._report_ongoing(Code.SILENCE_UNREADABLE, warnings, "connections without an answer can be read again")

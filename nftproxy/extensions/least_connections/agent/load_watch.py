@@ -18,6 +18,7 @@ from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 
 from nftproxy.agent.looks import Looks
+from nftproxy.agent.reporting.fault_reporter import ReportOngoing
 from nftproxy.agent.reporting.metrics import Metrics
 from nftproxy.extensions.least_connections.balance import Balance
 from nftproxy.extensions.least_connections.balanced_lists import BalancedLists
@@ -46,12 +47,16 @@ class LoadWatch:
         lists: the lists that follow them.
         count: asks the kernel.  It is called in a thread.
         metrics: counts the lists that get other shares.
+        report: replaces the present warnings of a code.
     """
 
-    def __init__(self, lists: BalancedLists, count: CountConnections, metrics: Metrics) -> None:
+    def __init__(
+        self, lists: BalancedLists, count: CountConnections, metrics: Metrics, report: ReportOngoing = lambda *_: None
+    ) -> None:
         self._lists = lists
         self._count = count
         self._metrics = metrics
+        self._report = report
         self._balance = Balance()
         self._sent = self._balance.published
         self._oversized: frozenset[ObjectKey] = frozenset()
@@ -70,7 +75,7 @@ class LoadWatch:
     async def events(self) -> AsyncGenerator[Sequence[Event]]:
         """Yield the factors whenever they have changed, after an empty first batch."""
         yield []
-        looks = Looks(self._look, _report_unreadable, interval=INTERVAL, share=SHARE)
+        looks = Looks(self._look, self._report_look, interval=INTERVAL, share=SHARE)
         while True:
             await self._wanted.wait()
             pause = await looks.once()
@@ -89,7 +94,6 @@ class LoadWatch:
             await asyncio.sleep(0)
         self._metrics.count("nftproxy_rebalanced_lists_total", by=len(steps.result))
 
-
-def _report_unreadable(error: Unavailable, pause: float) -> None:
-    text = "%(error)s; endpoints keep their shares of connections, retrying in %(pause).1f s"
-    warn(Code.LOADS_UNREADABLE, text, error=error, pause=pause)
+    def _report_look(self, error: Unavailable | None) -> None:
+        warnings = {"": f"{error}; endpoints keep their shares of connections"} if error else {}
+        self._report(Code.LOADS_UNREADABLE, warnings, "the connections of endpoints can be counted again")

@@ -17,7 +17,8 @@ class LeastConnectionsPart(AgentPart):
     follows = "least_connections"
 
     def __init__(self, context: AgentContext) -> None:
-        self._watch = LoadWatch(context.pipeline.view(BalancedLists), established_connections, context.metrics)
+        lists, report = context.pipeline.view(BalancedLists), context.faults.report_ongoing
+        self._watch = LoadWatch(lists, established_connections, context.metrics, report)
 
     def sources(self) -> Mapping[str, AsyncGenerator[Sequence[Event]]]:
         """The factors of lists."""
