@@ -1,20 +1,16 @@
 """Whether the node has routes to endpoints within clusterCIDR.
 
-Rules lead packets to endpoints, and the network plugin's routes lead them on.  A socket of UDP that connects makes the
-kernel look for a route, and sends nothing.
+Rules lead packets to endpoints, and the network plugin's routes lead them on.
 """
 
 from __future__ import annotations
 
-import errno
 import itertools
-import os
-import socket
 from collections.abc import Iterable, Sequence
 
-from nftproxy.agent.tcp import socket_family
 from nftproxy.model.addresses import Address, Family, Network, family_of, is_within
 from nftproxy.model.objects import EndpointSlice
+from nftproxy.sources.routes import route_to
 
 MOST_SLICES = 100
 """EndpointSlices among which a look chooses.  1,000 held up the loop for 15 ms of every 30 s."""
@@ -22,18 +18,19 @@ MOST_TRIED = 64
 """Endpoints that a look tries, each of another node as far as their addresses show it."""
 MOST_OF_A_SLICE = 10
 """Endpoints of a slice among which a look chooses."""
-NO_ROUTE = frozenset({errno.ENETUNREACH, errno.EHOSTUNREACH, errno.EACCES, errno.EINVAL})
-"""Errors without a route, and of routes that are unreachable, prohibit or blackhole (ip-route(8))."""
-DISCARD = 9  # any port will do, as nothing is sent
 
 
-def sample(slices: Iterable[EndpointSlice], ranges: Sequence[Network]) -> list[Address]:
-    """Return endpoints within these ranges, one of each node's range, at most `MOST_TRIED`."""
+def sample(slices: Iterable[EndpointSlice], ranges: Sequence[Network], left_out: str = "") -> list[Address]:
+    """Return endpoints within these ranges, one of each node's range, at most `MOST_TRIED`.
+
+    The endpoints of the node `left_out` are left out.
+    """
     chosen: dict[str, Address] = {}
     for part in itertools.islice(slices, MOST_SLICES):
         for endpoint in itertools.islice(part.endpoints, MOST_OF_A_SLICE):
             key = _node_range(endpoint.address)
-            if key not in chosen and endpoint.ready and is_within(endpoint.address, ranges):
+            is_elsewhere = not left_out or endpoint.node_name != left_out
+            if key not in chosen and endpoint.ready and is_elsewhere and is_within(endpoint.address, ranges):
                 chosen[key] = endpoint.address
     return sorted(chosen.values())[:MOST_TRIED]
 
@@ -45,11 +42,9 @@ def unrouted(addresses: Iterable[Address]) -> dict[Address, str]:
 
 def _why_unrouted(address: Address) -> str:
     try:
-        with socket.socket(socket_family(address), socket.SOCK_DGRAM | socket.SOCK_NONBLOCK) as trial:
-            trial.connect((address, DISCARD))
-    except OSError as error:
-        return os.strerror(error.errno) if error.errno in NO_ROUTE else ""
-    return ""
+        return route_to(address).why_not
+    except OSError:
+        return ""
 
 
 def _node_range(address: Address) -> str:

@@ -19,6 +19,7 @@ from urllib.parse import urlsplit
 import click
 import msgspec
 
+from nftproxy.agent.pod_routes import sample
 from nftproxy.agent.socket.answers import AgentState, NodeInputs
 from nftproxy.api.access_reviews import PERMISSIONS, TAINT_PERMISSIONS, Permission
 from nftproxy.commands.agent_client import LIVE, AgentClient, ElsewhereAgent, NoAnswer, NoAnswerInTime
@@ -49,12 +50,14 @@ from nftproxy.kernel.others.other_proxies import other_proxies
 from nftproxy.model.addresses import TABLE, Address, Family
 from nftproxy.model.codes import Code
 from nftproxy.model.errors import BadInput, Unavailable
+from nftproxy.model.route import Route
 from nftproxy.model.settings import AGENT_SOCKET, Config
 from nftproxy.model.texts import printable
 from nftproxy.rules.transaction import BESIDE_ANOTHER
 from nftproxy.sources.config_documents import config_document
 from nftproxy.sources.credentials import SERVICE_ACCOUNT
 from nftproxy.sources.interfaces import host_addresses, links
+from nftproxy.sources.routes import route_to
 
 T = TypeVar("T")
 GivenConfig = tuple[Mapping[str, Any], str]
@@ -91,15 +94,15 @@ SYSCTLS = (
 @click.option(
     "--kubeconfig",
     type=click.Path(path_type=Path),
-    help="The agent's credentials for the API.  The default is a pod's service account.  For other nodes, those for "
-    "asking their agents.",
+    help="The agent's credentials for the API.  The default is --config's, or a pod's service account.  For other "
+    "nodes, those for asking their agents.",
     metavar="FILE",
 )
 @click.option(
     "--hostname-override",
     "node",
     default="",
-    help="This node's name in the cluster.  The default is its host name.",
+    help="This node's name in the cluster.  The default is --config's, or its host name.",
     metavar="NAME",
 )
 @click.option(
@@ -134,12 +137,18 @@ def doctor_command(
     name = node or asked.hostname_override or platform.node().lower()
     path = asked.agent_socket if agent_socket == AGENT_SOCKET else agent_socket
     inspection = NodeInspection(name, kube_proxy_metrics.rstrip("/"), AgentClient(path, timeout, only_here=True))
-    diagnosis = diagnose(inspection.observations(given, kubeconfig), checks())
+    diagnosis = diagnose(inspection.observations(given, kubeconfig or _kubeconfig_here(asked)), checks())
     if output in STRUCTURED:
         click.echo(structured(as_values(diagnosis, _advice), output))
     else:
         click.echo("\n".join(as_text(diagnosis, _advice)))
     sys.exit(1 if diagnosis.needs_attention else 0)
+
+
+def _kubeconfig_here(config: Config) -> Path | None:
+    """The kubeconfig that a configuration names, None if this node lacks it: a pod may have its own."""
+    path = Path(config.kubeconfig)
+    return path if config.kubeconfig and path.is_file() else None
 
 
 def _asked_nodes(kubeconfig: Path | None, **given: Any) -> NodesAsked | None:
@@ -213,7 +222,10 @@ class NodeInspection:
             affinity_by_hash=capabilities.probe().reason,
             api=self._api(kubeconfig, PERMISSIONS + (TAINT_PERMISSIONS if wanted.startup_taint else ())),
         )
-        return msgspec.structs.replace(found, unseen=tuple(self._unseen))
+        routes: dict[Address, Route] = self._observe(
+            "the routes to endpoints", lambda: self._routes(found.api, wanted), {}
+        )
+        return msgspec.structs.replace(found, routes=routes, unseen=tuple(self._unseen))
 
     def _observe(self, what: str, look: Callable[[], T], otherwise: T) -> T:
         try:
@@ -236,6 +248,8 @@ class NodeInspection:
         return None
 
     def _present_warnings(self, agent: AgentClient) -> tuple[str, ...]:
+        if self._delay:
+            return ()  # it would not answer this in time either
         try:
             return agent.get(AgentState, "/v1/status").warnings
         except NoAnswer:
@@ -302,6 +316,14 @@ class NodeInspection:
         if missing := [path for path in SYSCTLS if path not in values and not path.startswith("bridge/")]:
             self._add_unseen(f"the settings {', '.join(missing)}", "they are not below /proc/sys/net here")
         return values
+
+    def _routes(self, api: ApiAccess | None, wanted: Config) -> dict[Address, Route]:
+        """The routes to some endpoints of other nodes, which the agent knows, or else the API."""
+        if self._agent is not None:
+            chosen = list(map(Address, self._agent.endpoints))
+        else:
+            chosen = sample(api.slices if api else (), wanted.cluster_cidrs, left_out=self._node)
+        return {each: route_to(each) for each in chosen}
 
     def _conntrack(self, values: Mapping[str, int], wanted: Config) -> ConntrackUsage | None:
         count, maximum, buckets = (values.get(f"netfilter/nf_conntrack_{name}") for name in ("count", "max", "buckets"))

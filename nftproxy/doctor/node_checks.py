@@ -101,13 +101,43 @@ def _configurations(observed: Observations) -> Iterator[KubeProxyConfigFacts]:
     yield from filter(None, [observed.configuration, observed.agent and observed.agent.configuration])
 
 
+def _routes(observed: Observations) -> Iterator[Finding]:
+    """Find endpoints without a route, and endpoints that alone go by the default route."""
+    lost = [
+        f"nothing routes to {address} ({each.why_not})" for address, each in observed.routes.items() if each.why_not
+    ]
+    stray = [*_stray(observed, Family.IPV4), *_stray(observed, Family.IPV6)]
+    if lost or stray:
+        yield (warning if lost else note)(Code.PODS_UNROUTED, *lost, *stray)
+
+
+def _stray(observed: Observations, family: Family) -> Iterator[str]:
+    """Yield the endpoints of a family that the default route leads to, if other routes lead to others."""
+    found = {address: each for address, each in observed.routes.items() if family_of(address) is family}
+    routed = sum(each.prefix > 0 for each in found.values())
+    known = sum(not each.why_not for each in found.values())
+    for address, each in found.items() if routed else ():
+        if not (each.prefix or each.why_not):
+            yield f"the default route leads to {address}, though {routed} of {known} endpoints have routes of their own"
+
+
 def _mtu(observed: Observations) -> Iterator[Finding]:
-    """Find tunnels whose packets are smaller than those of the pods' interfaces."""
+    """Find tunnels and routes to endpoints whose packets are smaller than those of the pods' interfaces."""
     pods = [each for each in observed.links if each.kind == "veth"]
     largest = max(pods, key=lambda each: each.mtu, default=None)
-    small = [each for each in observed.links if each.kind in _TUNNELS and largest and each.mtu < largest.mtu]
-    if largest and small:
-        yield note(Code.MTU_SMALL, *(f"the MTU is {each.mtu} at {each.name}" for each in [largest, *small]))
+    if largest is None:
+        return
+    small = {each.name: each.mtu for each in observed.links if each.mtu < largest.mtu}
+    tunnels = [each.name for each in observed.links if each.kind in _TUNNELS]
+    ways = dict.fromkeys([*tunnels, *(each.interface for each in observed.routes.values())])
+    found = [f"the MTU is {small[name]} at {name}" for name in ways if name in small]
+    found += [
+        f"the MTU is {each.mtu} on the route to {address}"
+        for address, each in observed.routes.items()
+        if 0 < each.mtu < largest.mtu
+    ]
+    if found:
+        yield note(Code.MTU_SMALL, f"the MTU is {largest.mtu} at {largest.name}", *found)
 
 
 def _conntrack(observed: Observations) -> Iterator[Finding]:
@@ -126,4 +156,4 @@ def _conntrack(observed: Observations) -> Iterator[Finding]:
         yield warning(Code.CONNTRACK_SLOW, f"{seen.buckets} buckets for {seen.maximum} entries")
 
 
-CHECKS = (_features, _forwarding, _forwarding_of_interfaces, _bridged, _hairpin, _mtu, _timeouts, _conntrack)
+CHECKS = (_features, _forwarding, _forwarding_of_interfaces, _bridged, _hairpin, _routes, _mtu, _timeouts, _conntrack)

@@ -17,6 +17,8 @@ from nftproxy.doctor.saved_iptables import SavedTables
 from nftproxy.model.addresses import Address, Family
 from nftproxy.model.base_chains import BaseChain, ForeignChain
 from nftproxy.model.link import Link
+from nftproxy.model.objects import EndpointSlice
+from nftproxy.model.route import Route
 
 
 class Unseen(msgspec.Struct, frozen=True):
@@ -103,6 +105,8 @@ class ApiAccess(msgspec.Struct, frozen=True, kw_only=True):
     """That Node's InternalIPs."""
     felix_mode: str | None = None
     """nftablesMode in Calico's FelixConfiguration."""
+    slices: tuple[EndpointSlice, ...] = ()
+    """Some EndpointSlices."""
     version: tuple[int, int] | None = None
     """Kubernetes' major and minor version."""
 
@@ -129,6 +133,8 @@ class Observations(msgspec.Struct, frozen=True, kw_only=True):
     """The findings of kernel/others/other_proxies.py, by proxy."""
     interfaces: tuple[str, ...] = ()
     links: tuple[Link, ...] = ()
+    routes: Mapping[Address, Route] = MappingProxyType({})
+    """The routes to some endpoints of other nodes, within clusterCIDR."""
     addresses: tuple[Address, ...] | None = None
     has_our_rules: bool = False
     is_canary: bool = False

@@ -15,11 +15,18 @@ import httpx
 import msgspec
 
 from nftproxy.api.access_reviews import GROUP, KIND, Permission, read_review, review
+from nftproxy.api.kinds import KINDS
+from nftproxy.api.parse import parse_object
 from nftproxy.model.addresses import Address, parse_address
 from nftproxy.model.errors import Unavailable
+from nftproxy.model.objects import EndpointSlice
 from nftproxy.sources.api_client import ApiClient
 from nftproxy.sources.cluster_api import ApiDenies, APIObject, Node, Service, new_class
 
+LONGEST_QUERY = 20.0
+"""Seconds for all answers of a cluster, which take less than a second: else a server that is away takes minutes."""
+MOST_SLICES = 30
+"""EndpointSlices that are read, as a sample: a slice has 100 endpoints, in some 30 kB."""
 PATIENCE = 5.0
 """Seconds for all of an answer from this machine: kube-proxy's metrics with 10,000 Services take less than a second."""
 LONGEST = 8 * 2**20
@@ -38,6 +45,7 @@ class ClusterAnswers(NamedTuple):
     internal_ips: tuple[Address, ...] | None  # of that Node
     cluster_ip: str | None  # of the Service default/kubernetes
     felix_mode: str | None  # Calico's nftablesMode, "Auto" if unset
+    slices: tuple[EndpointSlice, ...]  # at most `MOST_SLICES` of all, none if the request is denied
     version: tuple[int, int] | None  # Kubernetes' major and minor version
 
 
@@ -61,6 +69,10 @@ class _AnswerObject(msgspec.Struct):
     status: _AnswerStatus = _AnswerStatus()
 
 
+class _AnswerList(msgspec.Struct):
+    items: list[dict[str, Any]] = []
+
+
 class _AnswerVersion(msgspec.Struct):
     major: str = ""
     minor: str = ""
@@ -71,13 +83,16 @@ def query_cluster(cluster: ApiClient, node: str, rights: Sequence[Permission]) -
 
     Raises:
         ApiDenies: it doesn't accept our credentials, or can't serve the request.
-        Unavailable: it doesn't answer.
+        Unavailable: it doesn't answer, or not everything in `LONGEST_QUERY`.
     """
-    return asyncio.run(_query_cluster(cluster, node, rights))
+    try:
+        return asyncio.run(_query_cluster(cluster, node, rights))
+    except TimeoutError as error:
+        raise Unavailable(f"it hasn't answered everything within {LONGEST_QUERY:g} s") from error
 
 
 async def _query_cluster(cluster: ApiClient, node: str, rights: Sequence[Permission]) -> ClusterAnswers:
-    async with aclosing(cluster):
+    async with asyncio.timeout(LONGEST_QUERY), aclosing(cluster):
         denied = {right: answer for right in rights if (answer := await _why_denied(cluster, right)) is not None}
         nodes = await _listed(cluster, Node, node)
         services = await _listed(cluster, Service, "kubernetes")
@@ -89,6 +104,7 @@ async def _query_cluster(cluster: ApiClient, node: str, rights: Sequence[Permiss
             internal_ips=_internal_ips(nodes[0].status) if nodes else None,
             cluster_ip=services[0].spec.cluster_ip if services else None,
             felix_mode=None if felix is None else felix.spec.nftables_mode or "Auto",
+            slices=await _slices(cluster),
             version=await _version(cluster),
         )
 
@@ -122,6 +138,21 @@ def _internal_ips(status: _AnswerStatus) -> tuple[Address, ...]:
         with suppress(ValueError):
             found += [parse_address(each.address)] if each.type == "InternalIP" else []
     return tuple(found)
+
+
+async def _slices(cluster: ApiClient) -> tuple[EndpointSlice, ...]:
+    """Return some readable EndpointSlices."""
+    query = {"limit": str(MOST_SLICES)}
+    try:
+        async with (
+            cluster.asking(),
+            cluster.api.call_api(version="discovery.k8s.io/v1", url="endpointslices", params=query) as answer,
+        ):
+            items = msgspec.json.decode(answer.content, type=_AnswerList).items
+    except ApiDenies:
+        return ()
+    found = (parse_object(each, "", [], kind=KINDS["EndpointSlice"]) for each in items)
+    return tuple(each for each in found if isinstance(each, EndpointSlice))
 
 
 async def _felix(cluster: ApiClient) -> _AnswerObject | None:

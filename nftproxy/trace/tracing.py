@@ -71,7 +71,7 @@ def trace_plan(plan: Plan, rules: Transaction | Iterable[TableCopy]) -> tuple[Tr
 
 ROUTES = (
     "this node's routes, sysctls (rp_filter), MTUs, bridge ports (hairpin), neighbours (a pod's address twice) and "
-    "connections; `nftproxy doctor` looks at tunnels' MTUs and bridge ports"
+    "connections; `nftproxy doctor` looks at routes, MTUs and bridge ports"
 )
 OTHERS = "other programs' tables"
 """Parts of a node that a copy lacks."""

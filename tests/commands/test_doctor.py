@@ -395,6 +395,7 @@ def test_an_agent_that_gives_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
         "warning",
         "the agent doesn't answer within 3 s: it is stopped; let it go on",
     )
+    assert AgentClient.get.call_count == 1, "it isn't waited for again"  # type: ignore[attr-defined]
     nowhere = NoAnswer("no agent answers", "start it")
     assert "the agent's configuration" not in {each["what"] for each in ask_and_get(nowhere)["unseen"]}
     lock = AgentLock()
@@ -787,6 +788,69 @@ def test_a_tunnel_of_a_smaller_mtu() -> None:
     assert "NFT643" not in found()
 
 
+def uplink() -> None:
+    """An interface with a range of pods behind it."""
+    for command in (
+        "link add eth7 mtu 1400 type veth peer name other mtu 1400",
+        "link set eth7 up",
+        "link set other up",
+        "address add 192.168.7.1/24 dev eth7",
+        "route add 10.1.1.0/24 via 192.168.7.2",
+    ):
+        run(f"ip {command}")
+
+
+def slice_of(*addresses: str) -> objects.Object:
+    """An EndpointSlice of pods of node-b, and one of node-a."""
+    given = [*(objects.endpoint(each, "node-b") for each in addresses), objects.endpoint("10.1.0.4", "node-a")]
+    return objects.endpoint_slice("web-1", *given, service="web")
+
+
+def test_routes_to_endpoints(server: ApiServer, kubeconfig: Path, config: Any) -> None:
+    """An endpoint of another node without a route is a warning, and one that the default route leads to is a note."""
+    uplink()
+    server.put(slice_of("10.1.1.4", "10.1.2.4", "10.1.3.4", "198.51.100.4"))
+    given = ("--kubeconfig", kubeconfig, "--config", config("mode: nftables\nclusterCIDR: 10.1.0.0/16\n"))
+    finding = found(*given)["NFT018"]
+    assert (finding["severity"], finding["evidence"]) == (
+        "warning",
+        [f"nothing routes to 10.1.{each}.4 (Network is unreachable)" for each in (2, 3)],
+    )
+    run("ip route add default via 192.168.7.9")
+    run("ip rule add to 10.1.3.0/24 unreachable")
+    lost, stray = found(*given)["NFT018"]["evidence"]
+    assert lost == "nothing routes to 10.1.3.4 (Network is unreachable)"
+    assert stray == "the default route leads to 10.1.2.4, though 1 of 2 endpoints have routes of their own"
+    run("ip rule delete to 10.1.3.0/24 unreachable")
+    run("ip route add 10.1.3.0/24 via 192.168.7.3")
+    assert found(*given)["NFT018"]["severity"] == "note"
+    run("ip route delete 10.1.1.0/24")
+    run("ip route delete 10.1.3.0/24")
+    assert "NFT018" not in found(*given), "the network around the node has the routes"
+
+
+def test_the_kubeconfig_of_the_configuration(kubeconfig: Path, config: Any, tmp_path: Path) -> None:
+    """Without --kubeconfig the configuration's is used if this node has it, else the API server isn't seen."""
+    for path, is_there in ((kubeconfig, True), (tmp_path / "in-a-pod", False)):
+        said = diagnosis("--config", config(f"mode: nftables\nclientConnection: {{kubeconfig: {path}}}\n"))
+        assert ("the API server" not in {each["what"] for each in said["unseen"]}) is is_there
+
+
+def test_a_route_of_a_smaller_mtu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A route to an agent's endpoint that takes smaller packets than a pod sends is a note, as its interface is."""
+    uplink()
+    run("ip link add pod mtu 1450 type veth peer name inside mtu 1400")
+    run("ip route add 10.1.2.0/24 via 192.168.7.2 mtu 1300")
+    known = msgspec.structs.replace(inputs(clusterCIDR="10.1.0.0/16"), endpoints=("10.1.1.4", "10.1.2.4"))
+    answers = {NodeInputs: known, AgentState: mock.Mock(spec=AgentState, warnings=())}
+    monkeypatch.setattr(AgentClient, "get", lambda _self, kind, _path: answers[kind])
+    assert found()["NFT643"]["evidence"] == [
+        "the MTU is 1450 at pod",
+        "the MTU is 1400 at eth7",
+        "the MTU is 1300 on the route to 10.1.2.4",
+    ]
+
+
 def test_conntrack_smaller_than_asked_for(config: Any) -> None:
     """A limit below the configured value is a note with both numbers."""
     maximum = Path("/proc/sys/net/netfilter/nf_conntrack_max").read_text().strip()
@@ -930,7 +994,7 @@ def test_each_code_is_provoked() -> None:
     checks = (*package.glob("doctor/*_checks.py"), *package.glob("extensions/*/checks.py"))
     sources = "".join(path.read_text() for path in checks)
     codes = {Code[name] for name in re.findall(r"\bCode\.(\w+)", sources)}
-    assert len(codes) == 41
+    assert len(codes) == 42
     source = Path(__file__).read_text()
     assert {code for code in codes if code not in source} == set()
 

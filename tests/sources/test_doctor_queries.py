@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 import pytest
 from nftproxy_conformance.apiserver import ApiServer
-from nftproxy_conformance.apiserver.faults import Fault, Respond
+from nftproxy_conformance.apiserver.faults import BlackHole, Fault, Respond
 
 from nftproxy.api.access_reviews import PERMISSIONS
 from nftproxy.model.errors import Unavailable
@@ -125,4 +125,14 @@ def test_a_cluster_that_answers_nonsense(tmp_path: Path, resource: str, body: by
         server.faults.add(Fault(Respond(201 if resource == REVIEWS else 200, body=body), resource=resource, count=20))
         cluster = ApiClient(str(server.write_kubeconfig(tmp_path / "kubeconfig")))
         with pytest.raises(Unavailable, match=r"an answer isn.t an access review|unexpected answer"):
+            query_cluster(cluster, "node-a", PERMISSIONS)
+
+
+def test_a_cluster_that_is_slow_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A cluster that accepts connections and answers nothing is an error after the time for all of its answers."""
+    monkeypatch.setattr(doctor_queries, "LONGEST_QUERY", 0.2)
+    with ApiServer() as server:
+        server.faults.add(Fault(BlackHole(), count=None))
+        cluster = ApiClient(str(server.write_kubeconfig(tmp_path / "kubeconfig")))
+        with pytest.raises(Unavailable, match=r"it hasn't answered everything within 0\.2 s"):
             query_cluster(cluster, "node-a", PERMISSIONS)

@@ -28,6 +28,7 @@ from tests.support.selection import every
 from tests.support.waiting import wait_until
 from tests.system.e2e.agent import World, ask_http, eventually
 from tests.system.e2e.objects import node, service, slice_of
+from tests.system.incidents.test_incidents import INCIDENTS
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "troubleshooting.md"
 LISTED = ("Node", "Service", "EndpointSlice", "ServiceCIDR")
@@ -291,6 +292,12 @@ MISCONFIGURED = WITHOUT, "NFT105"
 BEHIND = [(SLOW, "must have"), (SLOW, "src=10.1.1.4")]
 STARTING = [(ONE, '"waitingFor"'), (SOME, "NFT503"), (SOME, "NFT007")]
 GONE = ONE, "and has nothing"
+AS_INCIDENTS = [
+    *((ONE, code) for code in ("NFT019", "NFT018", "NFT010")),
+    (HIDDEN, "NFT637"),
+    *((SLOW, code) for code in ("NFT026", "NFT025")),
+]
+"""The rows whose fault an incident of tests/system/incidents makes, which runs the same command."""
 
 
 def test_every_row_is_tried() -> None:
@@ -311,8 +318,11 @@ def test_every_row_is_tried() -> None:
             *BEHIND,
             *STARTING,
             GONE,
+            *AS_INCIDENTS,
         ]
     ) == sorted(ROWS)
+    of_incidents = {(f"nftproxy {each.command}", cause) for each in INCIDENTS for cause in each.cause}
+    assert all({(line, row[1]) for line in ROWS[row].commands.splitlines()} & of_incidents for row in AS_INCIDENTS)
 
 
 def test_the_cluster_is_written_as_it_is_here() -> None:

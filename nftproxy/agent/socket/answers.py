@@ -271,7 +271,7 @@ class NodeInputs(msgspec.Struct, frozen=True, rename="camel"):
 
     `host_addresses` are the addresses on the machine's interfaces, None if interfaces aren't followed.  `api_servers`
     has each address and port at which the agent reaches the API server, in order.  `families` are nft's names.
-    `configuration` is the answer of /configz.
+    `configuration` is the answer of /configz.  `endpoints` are some of other nodes, within clusterCIDR.
     """
 
     name: str
@@ -285,3 +285,4 @@ class NodeInputs(msgspec.Struct, frozen=True, rename="camel"):
     families: tuple[str, ...]
     wide_maps: bool
     configuration: msgspec.Raw
+    endpoints: tuple[str, ...] = ()

@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from nftproxy.agent.pod_routes import sample
 from nftproxy.agent.reporting.health import HealthStatus, Moment
 from nftproxy.agent.reporting.sync_reporter import SyncReporter
 from nftproxy.agent.socket.agent_socket import QueryHandler
@@ -199,7 +200,7 @@ def _status(known: QueryContext) -> QueryHandler:
 
 def _node_facts(pipeline: Pipeline) -> QueryHandler:
     async def answer(_query: Mapping[str, str]) -> AsyncIterator[bytes]:
-        state, node = pipeline.state, pipeline.state.node
+        state, node, config = pipeline.state, pipeline.state.node, pipeline.settings.config
         facts = NodeInputs(
             name=node.name,
             zone=node.zone,
@@ -211,7 +212,8 @@ def _node_facts(pipeline: Pipeline) -> QueryHandler:
             api_servers=tuple(sorted(state.api_servers)),
             families=tuple(family.value for family in pipeline.generations),
             wide_maps=pipeline.settings.capabilities.wide_maps,
-            configuration=msgspec.Raw(configz(pipeline.settings.config)),
+            configuration=msgspec.Raw(configz(config)),
+            endpoints=tuple(sample(state.slices(), config.cluster_cidrs, left_out=node.name)),
         )
         yield _encode(facts)
 
