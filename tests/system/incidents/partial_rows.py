@@ -18,6 +18,7 @@ from tests.system.incidents.night_rows import configured
 from tests.system.incidents.rows import (
     AWAY,
     BALANCED,
+    DOCTOR,
     FILES,
     FINE,
     HERE,
@@ -257,6 +258,15 @@ PARTIAL = [
         (WEB, slice_of("10.1.78.5@node-b")),
         policy_routed,
         WELL[1:],
+    ),
+    Incident(
+        "a routing rule loses one range, by doctor",
+        DOCTOR,
+        ("NFT018", "nothing routes to 10.1.78.5"),
+        (WEB, slice_of("10.1.78.5@node-b")),
+        policy_routed,
+        (),
+        1,
     ),
     Incident(
         "ServiceCIDR was taken away",

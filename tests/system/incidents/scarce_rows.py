@@ -17,7 +17,7 @@ from tests.support.cgroups import cpu_limited, memory_limited
 from tests.support.waiting import wait_until
 from tests.system.faults.bench import Bench, endpoints, service
 from tests.system.faults.test_life import LOADED
-from tests.system.incidents.rows import FINE, HTTP, WELL, Harm, Incident
+from tests.system.incidents.rows import FINE, HTTP, PODS, WELL, Harm, Incident, drops, noted, table, web
 from tests.system.incidents.stress_rows import is_traced, threads
 
 # Damage
@@ -102,8 +102,29 @@ def fast_path_refused(bench: Bench) -> Iterator[None]:
     bench.wait_until_right()
 
 
+@contextmanager
+def fast_path_refused_and_drop(bench: Bench) -> Iterator[None]:
+    """The kernel refuses the fast path, and a firewall drops the packets of connections that are there."""
+    with fast_path_refused(bench), table(drops(10, "tcp dport 8080 drop"))(bench):
+        yield
+
+
+@contextmanager
+def without_new_sockets(bench: Bench) -> Iterator[None]:
+    """The kernel gives the agent no further socket, so that it can't read connection tracking."""
+    command = ["strace", "-f", "-q", "-p", str(bench.process_id), "-o", "/dev/null"]
+    with subprocess.Popen([*command, "-e", "inject=socket:error=ENOBUFS"], stderr=subprocess.DEVNULL) as tracer:
+        wait_until(lambda: all(map(is_traced, threads(bench.process_id))))
+        try:
+            yield
+        finally:
+            tracer.terminate()
+    bench.wait_until(lambda: "NFT422" not in bench.command("status").out)
+
+
 # Incidents
 
+BALANCED = (noted(web(), algorithm="least-connections"), PODS)
 SCARCE = [
     Incident(
         "agent has five per cent of a CPU",
@@ -148,6 +169,25 @@ SCARCE = [
         FINE,
         fast_path_refused,
         ("takes the fast path",),
+        is_dear=True,
+    ),
+    Incident(
+        "fast path is refused, and a firewall drops",
+        f"{HTTP} --trace",
+        ("NFT421", "all packets of a connection pass all chains", "chain f of the table firewall"),
+        FINE,
+        fast_path_refused_and_drop,
+        ("takes the fast path",),
+        1,
+        is_dear=True,
+    ),
+    Incident(
+        "connections can't be counted",
+        "status",
+        ("NFT422", "endpoints keep their shares of connections"),
+        BALANCED,
+        without_new_sockets,
+        WELL[1:],
         is_dear=True,
     ),
     Incident("fast path is refused, by status", "status", ("NFT421",), FINE, fast_path_refused, WELL[1:], is_dear=True),

@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from ipaddress import IPv4Address
 from pathlib import Path
+from shutil import copytree
 from tempfile import TemporaryDirectory
 from typing import Any
 
@@ -24,11 +25,15 @@ from tests.system.incidents.rows import FINE, METRICS, PODS, WELL, Incident, not
 
 @contextmanager
 def another_agent(
-    bench: Bench, environment: dict[str, str], program: str = "tests.system.faults.hasty", stderr: Any = None
+    bench: Bench,
+    environment: dict[str, str],
+    program: str = "tests.system.faults.hasty",
+    stderr: Any = None,
+    arguments: Sequence[str] = (),
 ) -> Iterator[subprocess.Popen[Any]]:
     """An agent with another environment, program or log takes the place of the usual agent, which starts again."""
     bench.stop()
-    command = [sys.executable, "-m", program, "run", *bench.options]
+    command = [sys.executable, "-m", program, "run", *bench.options, *arguments]
     given = os.environ | {"PYTHONPATH": str(CHECKOUT)} | environment
     with bench.log_path.open("a") as log:
         process = bench.lab.node.popen(command, cwd=CHECKOUT, env=given, stdout=log, stderr=stderr or log)
@@ -97,6 +102,19 @@ def limit_set_full(bench: Bench) -> Iterator[None]:
     bench.lab.load("flush set ip nftproxy connections-5")
 
 
+@contextmanager
+def affinity_map_full(bench: Bench) -> Iterator[None]:
+    """The map of remembered clients, which has room for two in the agent's templates, has no room for another."""
+    with TemporaryDirectory() as directory:
+        copied = copytree(CHECKOUT / "templates", Path(directory) / "templates")
+        template = copied / "endpoints.nft.j2"
+        template.write_text(template.read_text().replace("size 1048576", "size 2"))
+        with another_agent(bench, {}, arguments=("--templates", str(copied))):
+            clients = ", ".join(f"198.18.0.{number} . {IP.vip} . 80 : {IP.here}" for number in (1, 2))
+            bench.lab.load(f"add element ip nftproxy tcp-affinity-10800 {{ {clients} }}")
+            yield
+
+
 # Incidents
 
 STRESS = [
@@ -109,6 +127,14 @@ STRESS = [
         ("connections-5: FULL", "without a limit"),
         (noted(web(), client_connections="5"), PODS),
         limit_set_full,
+        is_dear=True,
+    ),
+    Incident(
+        "clients of session affinity are too many",
+        "status",
+        ("tcp-affinity-10800: FULL", "but not remembered"),
+        (web(sessionAffinity="ClientIP"), PODS),
+        affinity_map_full,
         is_dear=True,
     ),
     Incident(
