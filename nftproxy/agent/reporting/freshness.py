@@ -8,7 +8,7 @@ server's last word.  Time comes in as a value of the steady clock.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from nftproxy.model.codes import Code
 from nftproxy.sources.activity import ResourceActivity
@@ -53,9 +53,17 @@ def ages(activities: Iterable[ResourceActivity], now: float, started: float) -> 
 
 
 def warnings(activities: Iterable[ResourceActivity], now: float) -> Iterator[str]:
-    """Yield a line for each resource that is out of touch."""
+    """Yield a single line for all resources that are out of touch.  Resources with the same problem share its words."""
+    groups: dict[str, list[ResourceActivity]] = {}
     for each in out_of_touch(activities, now):
-        yield f"{Code.OUT_OF_TOUCH}: {_line(each, now)}"
+        groups.setdefault(_problem(each, now), []).append(each)
+    reached = " have reached this node"
+    parts = []
+    for problem, lost in groups.items():
+        parts.append(f"of {_names(lost)}{reached} for {max(_age(each, now) for each in lost):.0f} s: {problem}")
+        reached = ""
+    if parts:
+        yield f"{Code.OUT_OF_TOUCH}: no changes {'; '.join(parts)}"
 
 
 def unusable_seconds(activities: Iterable[ResourceActivity], now: float) -> Iterator[tuple[str, float]]:
@@ -79,16 +87,15 @@ def caveat(activities: Iterable[ResourceActivity], now: float) -> str:
     lost = out_of_touch(activities, now)
     if not lost:
         return ""
-    names = " and ".join(filter(None, [", ".join(each.resource for each in lost[:-1]), lost[-1].resource]))
     longest = max(lost, key=lambda each: _age(each, now))
     return (
-        f"{Code.OUT_OF_TOUCH}: this may be out of date: no changes of {names} have reached this node for "
+        f"{Code.OUT_OF_TOUCH}: this may be out of date: no changes of {_names(lost)} have reached this node for "
         f"{_age(longest, now):.0f} s ({_problem(longest, now)})"
     )
 
 
-def _line(each: ResourceActivity, now: float) -> str:
-    return f"no changes of {each.resource} have reached this node for {_age(each, now):.0f} s: {_problem(each, now)}"
+def _names(lost: Sequence[ResourceActivity]) -> str:
+    return " and ".join(filter(None, [", ".join(each.resource for each in lost[:-1]), lost[-1].resource]))
 
 
 def _problem(each: ResourceActivity, now: float) -> str:

@@ -87,12 +87,11 @@ def test_a_wall_clock_that_jumps_makes_no_age_wrong() -> None:
 
 
 def test_the_warning_has_the_age_and_the_reason() -> None:
-    """Each resource has a warning, and an answer has a single line for all of them."""
+    """One warning has each resource with its reason, and a caveat the longest age of all and its reason."""
     lost = [resource("services", 10, 10), resource("nodes", None, 20), resource("endpointslices", 300.4, 200)]
     assert list(freshness.warnings(lost, NOW)) == [
-        "NFT509: no changes of services have reached this node for 10 s: no services",
-        "NFT509: no changes of nodes have reached this node for 20 s: no nodes",
-        "NFT509: no changes of endpointslices have reached this node for 300 s: no endpointslices",
+        "NFT509: no changes of services have reached this node for 10 s: no services; of nodes for 20 s: no nodes; "
+        "of endpointslices for 300 s: no endpointslices"
     ]
     assert freshness.caveat(lost, NOW) == (
         "NFT509: this may be out of date: no changes of services, nodes and endpointslices have reached this node "
@@ -101,6 +100,14 @@ def test_the_warning_has_the_age_and_the_reason() -> None:
     assert freshness.caveat(lost[:1], NOW) == (
         "NFT509: this may be out of date: no changes of services have reached this node for 10 s (no services)"
     )
+
+
+def test_resources_with_the_same_problem_share_its_words() -> None:
+    """The same reason stands once, after the names of its resources and the longest of their ages."""
+    lost = [resource(name, age, 10, problem="401") for name, age in (("services", 10), ("nodes", 30), ("slices", 20))]
+    assert list(freshness.warnings(lost, NOW)) == [
+        "NFT509: no changes of services, nodes and slices have reached this node for 30 s: 401"
+    ]
 
 
 def test_the_servers_words_are_bounded() -> None:
