@@ -45,6 +45,7 @@ from nftproxy.agent.socket.agent_socket import AgentSocket
 from nftproxy.agent.socket.queries import QueryContext, query_handlers
 from nftproxy.api.kinds import kinds_for
 from nftproxy.build import this_build
+from nftproxy.config.configz import configuration_digest
 from nftproxy.kernel.agent_lock import AgentLock
 from nftproxy.kernel.async_kernel import AsyncKernel
 from nftproxy.kernel.busy_threads import NotedThreads
@@ -98,7 +99,8 @@ class Daemon:
         self._events = EventRecorder(state.node.name)
 
         self.metrics = Metrics(lambda metrics: measure(metrics, pipeline))
-        self.metrics.set("nftproxy_build_info", 1, __version__, libnftables, platform.release(), this_build().label)
+        versions = (__version__, libnftables, platform.release(), this_build().label)
+        self.metrics.set("nftproxy_build_info", 1, *versions, configuration_digest(config))
         self._lock: AgentLock | None = None
         health = Health(config.sync_period, pipeline.generations)
         self._reporter = reporter = SyncReporter(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Iterator, Mapping
 from ipaddress import ip_network
 
@@ -12,6 +13,9 @@ from nftproxy.config.durations import duration_text
 from nftproxy.config.parse_config import API_VERSION, EXTERNAL_IPS_GATE, KIND, LOCALHOST_GATE
 from nftproxy.model.addresses import ANY, LOCALHOST, Family
 from nftproxy.model.settings import Config, NodePortAddresses
+
+DIGEST = 8
+"""Hexadecimal digits of a digest of the configuration."""
 
 
 def configz(config: Config) -> bytes:
@@ -76,6 +80,12 @@ def configz(config: Config) -> bytes:
             }
         }
     )
+
+
+def configuration_digest(config: Config) -> str:
+    """Return a short digest of a configuration, in which nodes of the same configuration agree."""
+    whole = configz(msgspec.structs.replace(config, hostname_override=""))
+    return hashlib.sha256(whole).hexdigest()[:DIGEST]
 
 
 def node_port_addresses_texts(addresses: NodePortAddresses) -> list[str]:

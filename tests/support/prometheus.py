@@ -1,4 +1,4 @@
-"""A real Prometheus, Debian's, that scrapes an agent and evaluates the rules of examples/monitoring."""
+"""A real Prometheus, Debian's, that scrapes agents and evaluates the rules of examples/monitoring."""
 
 from __future__ import annotations
 
@@ -59,17 +59,23 @@ def hastened(text: str, factor: int) -> str:
 
 
 class Prometheus(KilledAtEnd):
-    """Prometheus as a process in a namespace, which it scrapes the agent of.  A context manager.
+    """Prometheus as a process, which scrapes agents.  A context manager.
 
     Args:
-        namespace: where the agent serves its metrics at 127.0.0.1:10249.
+        namespace: the network of the process.
         directory: for its files.
         rule_text: a PrometheusRule.
         more: groups of rules beside it.
+        nodes: the addresses at which the agents of nodes serve their metrics.
     """
 
     def __init__(
-        self, namespace: Namespace, directory: Path, rule_text: str, more: Iterable[Mapping[str, Any]] = ()
+        self,
+        namespace: Namespace,
+        directory: Path,
+        rule_text: str,
+        more: Iterable[Mapping[str, Any]] = (),
+        nodes: Mapping[str, str] = {NODE_NAME: "127.0.0.1"},
     ) -> None:
         self._namespace = namespace
         self._directory = directory
@@ -80,7 +86,9 @@ class Prometheus(KilledAtEnd):
                 {
                     "global": {"scrape_interval": SCRAPE, "scrape_timeout": SCRAPE, "evaluation_interval": SCRAPE},
                     "rule_files": ["rules.yaml"],
-                    "scrape_configs": [{"job_name": "any", "static_configs": [_target()]}],
+                    "scrape_configs": [
+                        {"job_name": "any", "static_configs": [_target(*each) for each in nodes.items()]}
+                    ],
                 }
             )
         )
@@ -96,6 +104,11 @@ class Prometheus(KilledAtEnd):
     def query(self, expr: str) -> list[Any]:
         """The result of a query in PromQL, empty while the server starts."""
         found: list[Any] = self._ask("query", query=expr).get("result", [])
+        return found
+
+    def query_range(self, expr: str, start: float, end: float, step: float) -> list[Any]:
+        """The series of a query between two times, with a value at each step."""
+        found: list[Any] = self._ask("query_range", query=expr, start=start, end=end, step=step).get("result", [])
         return found
 
     def alerts(self) -> dict[str, str]:
@@ -118,7 +131,7 @@ class Prometheus(KilledAtEnd):
         """
         wait_until(condition, lambda: f"not so: {what}; {self.alerts()}\n{self._log()}", patience=patience, pause=0.1)
 
-    def _ask(self, what: str, **parameters: str) -> dict[str, Any]:
+    def _ask(self, what: str, **parameters: str | float) -> dict[str, Any]:
         url = f"http://127.0.0.1:{PORT}/api/v1/{what}?{urllib.parse.urlencode(parameters)}"
 
         def get() -> Any:
@@ -136,11 +149,11 @@ class Prometheus(KilledAtEnd):
         return (self._directory / "prometheus.log").read_text()[-3000:]
 
 
-def _target() -> dict[str, Any]:
-    """The agent, with the labels that the operator's PodMonitor gives it."""
+def _target(node: str, address: str) -> dict[str, Any]:
+    """An agent, with the labels that the operator's PodMonitor gives it."""
     monitor = yaml.safe_load((MONITORING / "podmonitor.yaml").read_text())
     (endpoint,) = monitor["spec"]["podMetricsEndpoints"]
-    found = {"__meta_kubernetes_pod_node_name": NODE_NAME}
+    found = {"__meta_kubernetes_pod_node_name": node}
     labels = {
         "namespace": "kube-system",
         "pod": "nftproxy-x7k2p",
@@ -149,4 +162,4 @@ def _target() -> dict[str, Any]:
     }
     for rule in endpoint["relabelings"]:
         labels[rule["targetLabel"]] = rule.get("replacement") or found["".join(rule["sourceLabels"])]
-    return {"targets": ["127.0.0.1:10249"], "labels": labels}
+    return {"targets": [f"{address}:10249"], "labels": labels}

@@ -162,7 +162,9 @@ GAUGES = (
     Metric("nftproxy_conntrack_entries", "Entries of connection tracking", ()),
     Metric("nftproxy_conntrack_limit", "The most entries of connection tracking", ()),
     Metric(
-        "nftproxy_build_info", "Always 1, with the versions as labels", ("version", "libnftables", "kernel", "commit")
+        "nftproxy_build_info",
+        "Always 1, with the versions and a digest of the configuration as labels",
+        ("version", "libnftables", "kernel", "commit", "configuration"),
     ),
 )
 

@@ -6,7 +6,6 @@ Answers come in pieces of `PIECE` seconds of work.  The kernel is read in thread
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import itertools
 import os
 import platform
@@ -38,7 +37,7 @@ from nftproxy.agent.socket.readiness import elements_of_earlier_agent, when_know
 from nftproxy.agent.socket.remembered_clients import affinity_maps, clients
 from nftproxy.agent.socket.shared_reading import GOING_ON, SharedReading, signs_of_life
 from nftproxy.api.selectors import parse_selector
-from nftproxy.config.configz import configz
+from nftproxy.config.configz import configuration_digest, configz
 from nftproxy.explanation.answer import ExplainedPlace, Explanation
 from nftproxy.explanation.answering import explaining
 from nftproxy.explanation.expected import missing_chains, with_kernel
@@ -51,7 +50,6 @@ from nftproxy.kernel.others.other_proxies import Traces
 from nftproxy.model.addresses import FAMILY_NAMES, Family
 from nftproxy.model.codes import Code
 from nftproxy.model.errors import BadInput, Problem, Unavailable
-from nftproxy.model.settings import Config
 from nftproxy.model.steps import Steps
 from nftproxy.pipeline import Pipeline
 from nftproxy.sources.activity import ResourceActivity
@@ -63,8 +61,6 @@ MOST_CLIENTS = 10_000
 """Limit of clients in an answer."""
 LONGEST_TEXT = 1_000
 """Limit of characters of a reason or warning: the kernel's refusals may quote a statement of any length."""
-DIGEST = 8
-"""Hexadecimal digits of a digest of the configuration."""
 COMPARISONS, AGAIN = 4, 0.3
 """How often an explanation is compared with the kernel, and the seconds in between.  A change that is on its way to the
 kernel is no damage: it takes milliseconds, or as long as nftables.minSyncPeriod."""
@@ -329,14 +325,8 @@ def _agent_state(known: QueryContext, affinity: Iterable[AffinityMap], earlier: 
         other_proxies=known.other_proxies(),
         missing=known_lacks(),
         versions=Versions(__version__, platform.release(), known.libnftables, platform.python_version()),
-        configuration=_digest(pipeline.settings.config),
+        configuration=configuration_digest(pipeline.settings.config),
     )
-
-
-def _digest(config: Config) -> str:
-    """Return a short digest of a configuration, in which nodes of the same configuration agree."""
-    whole = configz(msgspec.structs.replace(config, hostname_override=""))
-    return hashlib.sha256(whole).hexdigest()[:DIGEST]
 
 
 def _family_state(

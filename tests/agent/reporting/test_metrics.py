@@ -109,7 +109,7 @@ gauge - nftproxy_skipped_objects
 gauge ip_family nftproxy_forwarding
 gauge - nftproxy_conntrack_entries
 gauge - nftproxy_conntrack_limit
-gauge commit,kernel,libnftables,version nftproxy_build_info
+gauge commit,configuration,kernel,libnftables,version nftproxy_build_info
 """
 
 
@@ -171,7 +171,7 @@ def exercised() -> Metrics:
     made.metrics.observe("kubeproxy_network_programming_duration_seconds", 1, IPV4)
     made.metrics.count_sweep(IPV4, 1, 1, 1)
     made.metrics.set("nftproxy_other_proxies", 0, "Cilium")
-    made.metrics.set("nftproxy_build_info", 1, "1", "2", "3", "4")
+    made.metrics.set("nftproxy_build_info", 1, "1", "2", "3", "4", "5")
     made.metrics.count_request(RequestOutcome("200", "GET", "api.example:6443", 0.01))
     made.metrics.set("kubeproxy_nftables_localhost_nodeport_listeners", 1, IPV4)
     made.metrics.set("nftproxy_silent_endpoints", 1, IPV4)
@@ -623,7 +623,7 @@ def test_values_that_are_set_are_reported() -> None:
     made.withhold(IPV6, [key("shop/web-2")])
     metrics = metrics_of(made)
     metrics.set("nftproxy_skipped_objects", 2)
-    metrics.set("nftproxy_build_info", 1, "0.1.0", "1.0.6", "6.18.1", "abc")
+    metrics.set("nftproxy_build_info", 1, "0.1.0", "1.0.6", "6.18.1", "a", "5f")
     metrics.count("nftproxy_repairs_total", IPV4)
     assert series(
         metrics, "nftproxy_conflicts", "nftproxy_services_q", "nftproxy_sk", "nftproxy_build", "nftproxy_repairs"
@@ -631,7 +631,7 @@ def test_values_that_are_set_are_reported() -> None:
         "nftproxy_conflicts": 2,
         "nftproxy_services_quarantined": 1,
         "nftproxy_skipped_objects": 2,
-        'nftproxy_build_info{commit="abc",kernel="6.18.1",libnftables="1.0.6",version="0.1.0"}': 1,
+        'nftproxy_build_info{commit="a",configuration="5f",kernel="6.18.1",libnftables="1.0.6",version="0.1.0"}': 1,
         'nftproxy_repairs_total{ip_family="IPv4"}': 1,
         'nftproxy_repairs_total{ip_family="IPv6"}': 0,
     }

@@ -30,7 +30,7 @@ from nftproxy.extensions.counts.agent import service_counts
 from nftproxy.model.codes import Code
 from tests.support.command import nftproxy
 from tests.support.prometheus import MONITORING, Prometheus, Rule, hastened, program, rules
-from tests.system.faults.bench import PERMISSIONS, PLURALS, Bench, endpoints, pod, service, vip
+from tests.system.faults.bench import PERMISSIONS, Bench, endpoints, pod, service, vip
 from tests.system.faults.test_health import another_owner
 from tests.system.incidents.night_rows import TAKEN, kubeconfig_damaged, leaving
 from tests.system.incidents.partial_rows import policy_routed, port_squatted
@@ -203,7 +203,7 @@ def test_the_alert_for_an_outage_fires_during_it(
     """On the series of a real outage the alert fires while it lasts, never after it, and not for a short outage."""
     well = samples(bench)
     server.stop()
-    bench.wait_until(lambda: bench.metric('nftproxy_faults{code="NFT509"}') == len(PLURALS))
+    bench.wait_until(lambda: bench.metric('nftproxy_faults{code="NFT509"}') == 1)
     away = samples(bench)
     server.start()
     bench.wait_until(lambda: bench.metric('nftproxy_faults{code="NFT509"}') == 0)
@@ -425,8 +425,14 @@ def late_slice() -> dict[str, Any]:
 
 
 def queries() -> Iterator[str]:
-    """The dashboard's queries, as Grafana sends them for all nodes."""
+    """The dashboard's queries, as Grafana sends them for all nodes, but two.
+
+    `python -m tools.monitoring` tries all of them on three agents.  One agent differs from none, and this one counts no
+    drops.
+    """
     known = {"$node": ".*", "$__rate_interval": "10s", "$__range": "1h"}
     for panel in json.loads((MONITORING / "dashboard.json").read_text())["panels"]:
         for target in panel.get("targets", ()):
+            if " unless " in target["expr"] or "unserved" in target["expr"]:
+                continue
             yield re.sub(r"\$\w+", lambda match: known[match[0]], target["expr"])
