@@ -139,7 +139,7 @@ class KnownFronts:
 
 
 class _PortCompiler(NamedTuple):
-    """The inputs to the memberships of a port's fronts."""
+    """Finds the sets and maps in which a port's fronts are members."""
 
     own: _OwnSources
     choice: Choice
