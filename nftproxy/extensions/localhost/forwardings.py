@@ -40,7 +40,7 @@ class Forwarding(NamedTuple):
 
 
 class Pin(NamedTuple):
-    """The endpoint that session affinity remembers for a port at localhost, its Service, and the time of the last use."""
+    """The endpoint that session affinity remembers for a port at localhost, its Service, and when it was last used."""
 
     service: ObjectKey
     endpoint: Place
