@@ -108,7 +108,7 @@ def planning(pipeline: Pipeline, question: Question, pods: Pods = NO_PODS) -> Ge
 
 
 def _is_in(facts: NodeFacts, address: Address) -> bool:
-    """True if packets to an address go to the node's pods.  A rejection must be routed back to its pod."""
+    """True if an address is one of the node's pods, to which a rejection must be routed back."""
     return is_within(address, [*map(ipaddress.ip_network, facts.pod_networks)])
 
 
