@@ -3,6 +3,7 @@
 Apart from installed.py, as commands read the configuration before they import the rest.
 """
 
+from nftproxy.extensions.algorithms.fields import DEFAULT_ALGORITHM
 from nftproxy.extensions.counts.fields import SERVICE_COUNTS
 from nftproxy.extensions.external_addresses.fields import EXTERNAL_ADDRESSES, PINGS
 from nftproxy.extensions.failover.fields import DEFAULT_FAILOVER
@@ -10,6 +11,7 @@ from nftproxy.extensions.fast_path.fields import CONNECTIONS, INTERFACES
 from nftproxy.extensions.masquerade_address.fields import MASQUERADE_ADDRESS
 
 FIELDS = (
+    DEFAULT_ALGORITHM,
     MASQUERADE_ADDRESS,
     EXTERNAL_ADDRESSES,
     PINGS,

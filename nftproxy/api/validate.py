@@ -120,12 +120,12 @@ def virtual_address(value: object, path: str, report: Report) -> Address | None:
 
 
 def node_address(value: object, path: str, report: Report) -> Address | None:
-    """Parse an address of a Node, which may be any IP address.  Report a faulty one."""
+    """Parse any IP address."""
     return _parsed(value, parse_address, "an IP address", path, report)
 
 
 def network(value: object, path: str, report: Report) -> Network | None:
-    """Parse a CIDR, or report why it is none."""
+    """Parse a CIDR."""
     return _parsed(value, parse_network, "a CIDR", path, report)
 
 

@@ -72,7 +72,6 @@ def configz(config: Config) -> bytes:
                     "externalIPCIDRs": list(map(str, config.external_ip_cidrs)),
                     "serviceProxyName": config.service_proxy_name,
                     "startupTaint": config.startup_taint,
-                    "algorithm": config.algorithm.value,
                     **declared_texts(config),
                     "elementBudget": config.element_budget,
                     "agentSocket": config.agent_socket,

@@ -8,13 +8,13 @@ from typing import Any, cast
 
 import msgspec
 
-from nftproxy.api.decode import Report, Shape
+from nftproxy.api.decode import Report, Shape, show
 from nftproxy.api.validate import several
 from nftproxy.config.address_ranges import address_ranges
 from nftproxy.config.shapes import KubeProxyConfiguration, Nftproxy
 from nftproxy.config.values import INTERFACE, interfaces, member, word
 from nftproxy.model.annotations import Word
-from nftproxy.model.config_fields import ConfigField, FieldForm
+from nftproxy.model.config_fields import ConfigField, FieldForm, InsteadOf
 from nftproxy.model.settings import Config, Values
 
 Fields = Sequence[ConfigField[Any]]
@@ -50,16 +50,33 @@ def _type(form: FieldForm | Word) -> object:
             return str
 
 
-def declared_values(section: Shape | None, fields: Fields, report: Report) -> Values:
-    """The values of declared fields in a section `nftproxy`, None for no section."""
-    return tuple((each, _value(section, each, report)) for each in fields)
+def declared_values(given: KubeProxyConfiguration, fields: Fields, report: Report, warn: Report) -> Values:
+    """The values of declared fields."""
+    return tuple((each, _value(given, each, report, warn)) for each in fields)
 
 
-def _value(section: Shape | None, field: ConfigField[Any], report: Report) -> object:
-    value = _judged(_at(section, field.name), field, report)
+def _value(given: KubeProxyConfiguration, field: ConfigField[Any], report: Report, warn: Report) -> object:
+    section = given.nftproxy
+    own = _at(section, field.name)
+    if not own and field.instead_of and (text := _of_mode(given, field.instead_of.path)):
+        return _instead(text, field, field.instead_of, warn)
+    value = _judged(own, field, report)
     if field.needs and value != field.default and not _at(section, field.needs[0]):
         name, why = field.needs
         report(field.path, f"{text_of(field, value)} needs nftproxy.{name}: {why}")
+    return value
+
+
+def _of_mode(given: KubeProxyConfiguration, path: str) -> str | None:
+    """The text at a path in the section of the configured mode, None in another mode."""
+    return _at(given, path) if path.partition(".")[0] == given.mode else None
+
+
+def _instead(text: str, field: ConfigField[Any], replaced: InsteadOf, warn: Report) -> object:
+    """The value of a field that a field of kube-proxy's gives."""
+    value, difference = replaced.value_of(text)
+    said = f"{show(text)} becomes {field.path}: {text_of(field, value)}"
+    warn(replaced.path, f"{said}, where {difference}" if difference else said, replaced.code)
     return value
 
 

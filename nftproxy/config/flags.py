@@ -19,7 +19,7 @@ from nftproxy.model.errors import Problem
 
 
 class Flag(NamedTuple):
-    """A flag of `run` and the field of the configuration that it sets."""
+    """A command-line flag."""
 
     name: str
     path: str  # of the configuration field that the flag sets, "" for a flag without effect
@@ -148,7 +148,6 @@ OTHER_FLAGS = (
 
 OWN_FLAGS = (
     Flag("agent-socket", "nftproxy.agentSocket", str, "The socket for `nftproxy status` and `list`."),
-    Flag("algorithm", "nftproxy.algorithm", str, "How endpoints are chosen for new connections."),
     Flag("element-budget", "nftproxy.elementBudget", _number, "Elements of all Services together."),
     Flag("external-ip-cidrs", "nftproxy.externalIPCIDRs", _words, "The CIDRs in which externalIPs are served."),
     Flag("masquerade-fully-random", "nftproxy.masqueradeFullyRandom", truth, "Random source ports for TCP, too."),

@@ -29,7 +29,6 @@ from nftproxy.config.shapes import (
     ClientConnection,
     ConntrackSection,
     DetectLocal,
-    Ipvs,
     KubeProxyConfiguration,
     LoggingSection,
     Mode,
@@ -38,10 +37,8 @@ from nftproxy.config.shapes import (
 from nftproxy.config.unused_fields import UNKNOWN, without_effect
 from nftproxy.config.values import INTERFACE, member
 from nftproxy.model.addresses import FAMILY_NAMES, Family, Network, family_of, host_port
-from nftproxy.model.annotations import Algorithm
 from nftproxy.model.codes import NOTES, Code
 from nftproxy.model.errors import BadInput, Problem
-from nftproxy.model.schedulers import replacement
 from nftproxy.model.settings import (
     CANARY_HEALTHZ_PORT,
     CANARY_METRICS_PORT,
@@ -149,12 +146,11 @@ def _config(given: KubeProxyConfiguration, declared: Fields, report: Report, war
         external_ip_cidrs=several(own.external_ip_cidrs, network, "nftproxy.externalIPCIDRs", report),
         service_proxy_name=_proxy_name(own.service_proxy_name or "", report),
         startup_taint=_taint_key(own.startup_taint or "", report),
-        algorithm=_algorithm(given, report, warn),
         element_budget=_integer(
             own.element_budget, _DEFAULT.element_budget, range(1_000, 1_000_000_001), "nftproxy.elementBudget", report
         ),
         agent_socket=_socket_path(own.agent_socket, "nftproxy.agentSocket", report),
-        declared=declared_values(given.nftproxy, declared, report),
+        declared=declared_values(given, declared, report, warn),
     )
     _judge_ports(config, warn)
     return config
@@ -177,18 +173,6 @@ def _taint_key(key: str, report: Report) -> str:
     elif _KUBERNETES_OWN.fullmatch(key.rpartition("/")[0]):
         report("nftproxy.startupTaint", f"{show(key)} is one of Kubernetes' own taints, which nftproxy may not remove")
     return key
-
-
-def _algorithm(given: KubeProxyConfiguration, report: Report, warn: Report) -> Algorithm:
-    """Parse the algorithm of Services without the annotation.  In IPVS mode the scheduler is the default, if named."""
-    own = (given.nftproxy or Nftproxy()).algorithm
-    scheduler = (given.ipvs or Ipvs()).scheduler
-    if own or given.mode != "ipvs" or not scheduler:
-        return member(own, _DEFAULT.algorithm, "nftproxy.algorithm", report)
-    algorithm, difference = replacement(scheduler)
-    text = f"{show(scheduler)} becomes nftproxy.algorithm: {algorithm.value}"
-    warn("ipvs.scheduler", f"{text}, where {difference}" if difference else text, Code.IPVS_SCHEDULER)
-    return algorithm
 
 
 def _judge_ports(config: Config, warn: Report) -> None:

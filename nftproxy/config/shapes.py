@@ -65,7 +65,6 @@ class Nftproxy(Shape):
     external_ip_cidrs: list[object] | None = None
     service_proxy_name: str | None = None
     startup_taint: str | None = None
-    algorithm: str | None = None
     element_budget: int | None = None
     agent_socket: str | None = None
 

@@ -108,8 +108,8 @@ def _schedulers(observed: Observations) -> Iterator[Finding]:
         evidence.insert(0, f"ipvs.scheduler: {given.scheduler or 'rr, by default'}, in {given.source}")
         names.add(given.scheduler or "rr")
     found = {name: replacement(name) for name in sorted(names)}
-    for name, (algorithm, difference) in found.items():
-        text = f"instead of {name}: nftproxy.algorithm: {algorithm.value}"
+    for name, (wanted, difference) in found.items():
+        text = f"instead of {name}: nftproxy.algorithm: {wanted.value}"
         evidence.append(f"{text}, where {difference}" if difference else text)
     if found:
         matters = any(each.difference for each in found.values())

@@ -93,7 +93,7 @@ class Case(msgspec.Struct, frozen=True):
     fate: Fate
     why: str
     rejection: str = ""  # how a connection is rejected, as nft names it
-    algorithm: str = ""  # how an endpoint is chosen from the list, as the annotation names it, or ""
+    drawn: str = ""  # how an endpoint is drawn from the list, as the annotation names it, or ""
     list: List | None = None  # None where no endpoint is chosen
     list_why: str = ""
     is_masqueraded: bool = False

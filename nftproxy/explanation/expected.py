@@ -194,7 +194,7 @@ def _returning(case: Case, pod: Address) -> Case:
     return msgspec.structs.replace(
         case,
         why=f"to {pod}, as session affinity remembers this client",
-        algorithm="",
+        drawn="",
         endpoints=tuple(
             msgspec.structs.replace(each, share=100 * each.share / whole if each in on_list else 0.0)
             for each in case.endpoints

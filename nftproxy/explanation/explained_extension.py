@@ -45,9 +45,9 @@ class Forwarded(NamedTuple):
 
 
 class Chosen(NamedTuple):
-    """How an endpoint is drawn from a list: the name of the algorithm, and the same in words."""
+    """How an endpoint is drawn from a list, by a name, and in words."""
 
-    algorithm: str
+    name: str
     how: str
 
 

@@ -7,11 +7,13 @@ the flags (config/flags.py), follow these declarations.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
-from typing import Generic, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from nftproxy.model.annotations import Word
+from nftproxy.model.codes import Code
 
 T_co = TypeVar("T_co", covariant=True)
 
@@ -22,6 +24,18 @@ class FieldForm(Enum):
     TRUTH = "true or false"
     INTERFACES = "a list of interfaces' names, or of the beginning of names and a star"
     NODE_ADDRESSES = "a list of addresses, ranges of addresses, and interfaces' names"
+
+
+class InsteadOf(NamedTuple):
+    """A text field of kube-proxy's that gives the value of a field that isn't set, with a warning.
+
+    It counts in the mode after which its section is named: `ipvs.scheduler` counts in mode ipvs.  `value_of` returns
+    the value, and in words what becomes otherwise, "" if nothing does.
+    """
+
+    path: str
+    code: Code
+    value_of: Callable[[str], tuple[Any, str]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,6 +49,7 @@ class ConfigField(Generic[T_co]):
         help: the text about its flag, a sentence.
         needs: another field of the section that a value other than the default needs, and the reason.  None if it
             needs no other field.
+        instead_of: a field of kube-proxy's that it replaces, None if it replaces none.
     """
 
     name: str
@@ -42,6 +57,7 @@ class ConfigField(Generic[T_co]):
     default: T_co
     help: str
     needs: tuple[str, str] | None = None
+    instead_of: InsteadOf | None = None
 
     @property
     def path(self) -> str:

@@ -9,7 +9,6 @@ from typing import Any, NamedTuple, TypeVar, cast
 import msgspec
 
 from nftproxy.model.addresses import Address, Family, Network
-from nftproxy.model.annotations import Algorithm
 from nftproxy.model.config_fields import ConfigField
 
 # The ports that kube-proxy has (pkg/cluster/ports).
@@ -137,7 +136,6 @@ class Config(msgspec.Struct, frozen=True):
     agent_socket: str = AGENT_SOCKET  # the path of the Unix socket for commands such as `nftproxy status`, "" for none
     service_proxy_name: str = ""  # the value of the label PROXY_NAME of Services to serve, "" for no label
     startup_taint: str = ""  # the key of a taint to remove from the Node once all rules are loaded, "" for none
-    algorithm: Algorithm = Algorithm.RANDOM  # of Services without the annotation
     element_budget: int = ELEMENT_BUDGET  # elements of all Services together, divided between the namespaces
     declared: Values = ()  # the values of the fields that extensions declare
 

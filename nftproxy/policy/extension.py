@@ -119,11 +119,7 @@ class View(Interface):
     """Something that an extension derives from the state beside rules."""
 
     def refresh(self, change: Change) -> None:
-        """Update the view after a change.
-
-        It is called while a Service or the configuration asks for the extension, and after the change by which the last
-        of them stops asking.
-        """
+        """Follow a change.  It is called while a Service or the configuration asks for the extension, and once more."""
 
 
 AddToPort = Callable[[CompiledPort], Addition | None]

@@ -144,8 +144,11 @@ class DrawFacts(msgspec.Struct, frozen=True):
     draw: str
     how: str
     slots: tuple[tuple[str, tuple[tuple[str, str], ...]], ...]
-    of_port: str
-    """The number that the fronts of this very Service port have in `services`."""
+
+    @property
+    def of_port(self) -> str:
+        """The number that the fronts of this very Service port have in `services`."""
+        return self.sticky[0] if self.sticky else self.number
 
 
 class Front(msgspec.Struct, frozen=True, gc=False):

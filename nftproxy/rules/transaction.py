@@ -51,7 +51,7 @@ class Installed(msgspec.Struct, frozen=True):
 
 
 class Size(NamedTuple):
-    """The size of a transaction, for the log and the metrics."""
+    """How large a transaction is."""
 
     statements: int
     """Declarations, elements, and commands that delete or empty a container."""

@@ -49,7 +49,7 @@ class FileContents(NamedTuple):
 
 
 class Manifests(NamedTuple):
-    """The objects in files of manifests, and everything that can't be used."""
+    """The contents of files."""
 
     objects: list[ClusterObject]  # each once
     ignored: list[Ignored]  # objects that aren't for this proxy

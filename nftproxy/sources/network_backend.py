@@ -67,7 +67,7 @@ class AsyncioBackend(httpcore.AsyncNetworkBackend):
 
 
 class _Stream(httpcore.AsyncNetworkStream):
-    """A connection for httpcore over streams of asyncio."""
+    """A connection."""
 
     def __init__(
         self,

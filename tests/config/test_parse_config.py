@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from nftproxy.api.decode import show
 from nftproxy.config.parse_config import parse_config
+from nftproxy.extensions.algorithms.fields import DEFAULT_ALGORITHM
 from nftproxy.extensions.external_addresses.fields import ExternalAddresses, Ping
 from nftproxy.extensions.failover.annotations import Failover
 from nftproxy.installed_fields import FIELDS
@@ -186,13 +187,13 @@ def test_the_scheduler_of_ipvs_mode(scheduler: str, algorithm: Algorithm | None)
     """In IPVS mode a named scheduler is the default algorithm, with a warning.  A named algorithm goes before it."""
     given = HEAD | {"mode": "ipvs", "ipvs": {"scheduler": scheduler}}
     config, warnings = parse_config(given, "", FIELDS)
-    assert config.algorithm is (algorithm or Algorithm.RANDOM)
+    assert config[DEFAULT_ALGORITHM] is (algorithm or Algorithm.RANDOM)
     said = [each.message for each in warnings if each.code is Code.IPVS_SCHEDULER]
     assert [message.partition(", where")[0] for message in said] == (
         [f"{scheduler!r} becomes nftproxy.algorithm: {algorithm.value}"] if algorithm else []
     )
     config, warnings = parse_config(given | {"nftproxy": {"algorithm": "consistent-hash"}}, "", FIELDS)
-    assert config.algorithm is Algorithm.CONSISTENT_HASH
+    assert config[DEFAULT_ALGORITHM] is Algorithm.CONSISTENT_HASH
     assert Code.IPVS_SCHEDULER not in [each.code for each in warnings]
 
 
@@ -213,7 +214,7 @@ def test_old_spellings_are_read_with_a_warning() -> None:
 def test_a_scheduler_counts_in_ipvs_mode_alone() -> None:
     """In other modes the scheduler has no effect."""
     config, warnings = parse_config(HEAD | {"mode": "nftables", "ipvs": {"scheduler": "sh"}}, "", FIELDS)
-    assert config.algorithm is Algorithm.RANDOM
+    assert config[DEFAULT_ALGORITHM] is Algorithm.RANDOM
     assert [(each.field, each.code) for each in warnings] == [("ipvs.scheduler", Code.CONFIGURATION_UNUSED)]
 
 

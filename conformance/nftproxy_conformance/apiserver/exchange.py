@@ -129,7 +129,7 @@ class Exchange:
             part = b" " * PIECE
 
     async def refuse(self, error: ApiError) -> web.StreamResponse:
-        """Answer with an error, as a Status."""
+        """Send a Status."""
         headers = {} if error.retry_after is None else {"Retry-After": str(error.retry_after)}
         return await self.answer(error.code, error.body, **headers)
 

@@ -105,7 +105,7 @@ class Stale:
 
 @dataclass(frozen=True)
 class Reset:
-    """A fault that resets the connection."""
+    """The connection is reset."""
 
 
 @dataclass(frozen=True)

@@ -30,27 +30,27 @@ class Cause(NamedTuple):
 
 
 def required(field: str) -> Cause:
-    """Return the cause for a required field that isn't there."""
+    """A field that must be there isn't."""
     return Cause("FieldValueRequired", field, "Required value")
 
 
 def invalid(field: str, value: Any, why: str) -> Cause:
-    """Return the cause for an invalid value."""
+    """A value that is not as it must be."""
     return Cause("FieldValueInvalid", field, f"Invalid value: {value!r}: {why}")
 
 
 def duplicate(field: str, value: Any) -> Cause:
-    """Return the cause for a value that is in a list twice."""
+    """A value that must be there once is there again."""
     return Cause("FieldValueDuplicate", field, f"Duplicate value: {value!r}")
 
 
 def forbidden(field: str, why: str) -> Cause:
-    """Return the cause for a field that may not be set."""
+    """A field that may not be there is."""
     return Cause("FieldValueForbidden", field, f"Forbidden: {why}")
 
 
 def too_many(field: str, most: int) -> Cause:
-    """Return the cause for a list of more than `most` items."""
+    """A list is longer than it may be."""
     return Cause("FieldValueTooMany", field, f"Too many: must have at most {most} items")
 
 
@@ -144,7 +144,7 @@ def ordinary_address(field: str, value: Any, version: int | None = None) -> Iter
 
 
 def network(field: str, value: Any) -> Iterator[Cause]:
-    """Check a CIDR, in which bits beyond the prefix must be 0."""
+    """Check a CIDR without bits beyond the prefix."""
     text = value if isinstance(value, str) else ""
     host, slash, length = text.rpartition("/")
     try:

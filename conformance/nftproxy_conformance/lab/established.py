@@ -46,7 +46,7 @@ class _End(NamedTuple):
 
 
 class Connection(NamedTuple):
-    """A connection through the node, with what its packets need after the handshake."""
+    """A forwarded connection."""
 
     protocol: str
     client: _End

@@ -35,7 +35,7 @@ FLOWS = "D23"
 """kube-proxy lets UDP flows stay that a new policy doesn't allow, or whose Service has no endpoint."""
 RESTRICTIONS = "D21"
 """kube-proxy lets flows go on that nobody has answered."""
-OWN_SETTINGS = ("algorithm", "declared", "external_ip_cidrs", "protected_ports")
+OWN_SETTINGS = ("declared", "external_ip_cidrs", "protected_ports")
 """The settings of nftproxy alone that made-up worlds vary."""
 _DEFAULTS = Config()
 EVERYTHING = {Family.IPV4: parse_network("0.0.0.0/0"), Family.IPV6: parse_network("::/0")}

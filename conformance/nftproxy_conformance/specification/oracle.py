@@ -13,6 +13,7 @@ import functools
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 
+from nftproxy.extensions.algorithms.fields import DEFAULT_ALGORITHM
 from nftproxy.extensions.client_limits.annotations import DENIED_RANGES, RANGES_FOR, GuardedFronts
 from nftproxy.extensions.external_addresses.fields import EXTERNAL_ADDRESSES, PINGS, ExternalAddresses, Ping
 from nftproxy.extensions.failover.annotations import Failover
@@ -135,7 +136,7 @@ class Oracle:
         front = self.front_of(place_of(probe))
         return front is not None and (
             front.service.affinity_timeout is not None
-            or front.service.options.get(ALGORITHM, self.world.config.algorithm) in BY_ADDRESS
+            or front.service.options.get(ALGORITHM, self.world.config[DEFAULT_ALGORITHM]) in BY_ADDRESS
         )
 
     def least_share(self, probe: Probe, expected: Collection[Outcome]) -> float:

@@ -17,7 +17,7 @@ from msgspec import structs
 from nftproxy.installed import INSTALLED, OPTIONS
 from nftproxy.installed_fields import FIELDS
 from nftproxy.model.addresses import Address, Family, Protocol
-from nftproxy.model.annotations import ALGORITHM, PLAIN, WEIGHT, WEIGHTS, Algorithm, Option, Options, Word
+from nftproxy.model.annotations import PLAIN, WEIGHT, WEIGHTS, Option, Options, Word
 from nftproxy.model.events import ApiServers, HostAddresses, Seen
 from nftproxy.model.objects import (
     ClusterObject,
@@ -121,17 +121,6 @@ def without_node_port(port: ServicePort) -> ServicePort:
     return ServicePort(port.name, port.protocol, port.port)
 
 
-TABLES = (Algorithm.CONSISTENT_HASH, Algorithm.CONSISTENT_HASH_WITH_PORT)
-"""The algorithms for which each front has a table of thousands of rows."""
-drawn_algorithms = tuple(each for each in Algorithm if each not in TABLES)
-"""The algorithms that strategies draw.  Tables are slow, so only tests with small tables add them."""
-
-
-@st.composite
-def _algorithms(draw: st.DrawFn) -> Algorithm:
-    return draw(st.sampled_from(drawn_algorithms))
-
-
 def _words(form: Word) -> st.SearchStrategy[object]:
     word = st.sampled_from(form.words)
     return st.frozensets(word) if form.is_list else word
@@ -149,7 +138,6 @@ service_options: st.SearchStrategy[Options] = st.just(PLAIN) | options(
     {},
     {
         **{each: _words(each.form) for each in OPTIONS if isinstance(each.form, Word) and not each.is_of_slices},
-        ALGORITHM: _algorithms(),
         WEIGHTS: st.sampled_from([(("a", 3), ("b", 1)), (("a", 0),), (("b", 2), ("c", 5))]),
         **{option: values for each in INPUTS for option, values in each.values.items()},
     },
@@ -287,7 +275,6 @@ _configs: st.SearchStrategy[Config] = st.builds(
     allow_service_external_ips=st.booleans(),
     protected_ports=st.sampled_from([PROTECTED_PORTS, (), (PortRange(53, 80),)]),
     external_ip_cidrs=st.sampled_from([(), (), networks(["203.0.113.0/24", "fd00:c0a8::/64"])]),
-    algorithm=st.just(Algorithm.RANDOM) | _algorithms(),
 )
 configs = _configs.flatmap(_declared)
 """Any way to recognise local sources, to masquerade and to serve node ports."""

@@ -35,9 +35,19 @@ from nftproxy_conformance.lab.topology import NODE_NAME
 from nftproxy_conformance.specification.world import World
 from nftproxy_conformance.strategies.histories import clusters, each_once, services_with_slices, survivors
 from nftproxy_conformance.strategies.notation import networks
-from nftproxy_conformance.strategies.objects import TABLES, Given, configs, service_cidrs, services, slices
+from nftproxy_conformance.strategies.objects import Given, configs, service_cidrs, services, slices
 from nftproxy_conformance.strategies.probes import NODE_ADDRESSES
-from nftproxy_conformance.strategies.values import IPV4, IPV6, NODE_IPS, OUTSIDE_IPS, SERVICES, SLICES, ZONES, some
+from nftproxy_conformance.strategies.values import (
+    IPV4,
+    IPV6,
+    NODE_IPS,
+    OUTSIDE_IPS,
+    SERVICES,
+    SLICES,
+    TABLES,
+    ZONES,
+    some,
+)
 
 lab_nodes: st.SearchStrategy[Node] = st.builds(
     Node,

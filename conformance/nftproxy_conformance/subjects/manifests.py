@@ -74,7 +74,6 @@ def settings(config: Config) -> Manifest:
         "nftproxy": {
             "protectedPorts": list(map(str, config.protected_ports)),
             "externalIPCIDRs": list(map(str, config.external_ip_cidrs)),
-            "algorithm": config.algorithm.value,
             **declared_texts(config),
         },
     }

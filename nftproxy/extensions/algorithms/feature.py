@@ -11,6 +11,7 @@ from collections.abc import Collection
 from nftproxy.explanation.explained_extension import Chosen, ExplainedExtension
 from nftproxy.explanation.question import ToAddress
 from nftproxy.extensions.algorithms import maglev
+from nftproxy.extensions.algorithms.fields import DEFAULT_ALGORITHM
 from nftproxy.extensions.algorithms.placement import hashed, in_turn, lane, most_in_turn
 from nftproxy.model.addresses import Protocol
 from nftproxy.model.annotations import ALGORITHM, PLAIN, WEIGHT, WEIGHTS, Algorithm, Options
@@ -40,7 +41,8 @@ _WORDS = {
 
 
 def _defaults(config: Config) -> Options:
-    return PLAIN if config.algorithm is Algorithm.RANDOM else Options.of({ALGORITHM: config.algorithm})
+    algorithm = config[DEFAULT_ALGORITHM]
+    return PLAIN if algorithm is Algorithm.RANDOM else Options.of({ALGORITHM: algorithm})
 
 
 def _uses(service: Service) -> Collection[Algorithm]:

@@ -26,6 +26,15 @@ Base = Mapping[Place, int]
 """The rows of each endpoint of a list by its weight alone."""
 
 
+WORD = Algorithm.LEAST_CONNECTIONS
+"""The value of the annotation that asks for this."""
+
+
+def is_asked_for(service: Service) -> bool:
+    """Whether a Service asks for least connections."""
+    return service.options[ALGORITHM] is WORD
+
+
 class BalancedLists:
     """The lists of Services with `least-connections`, and of those the lists that are too long to be balanced."""
 
@@ -55,7 +64,7 @@ class BalancedLists:
             for old in self._of_service.pop(key, ()):
                 self._remove(old)
             service = state.services.get(key)
-            if service is not None and service.options[ALGORITHM] is Algorithm.LEAST_CONNECTIONS:
+            if service is not None and is_asked_for(service):
                 families = [family for family, without in without_rules.items() if key not in without]
                 self.sizes[key] = change.size_of(key)
                 for list_key, candidates in self._lists(state, service, families, change.cache):

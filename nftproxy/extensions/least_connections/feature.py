@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Hashable, Sequence
 
 from nftproxy.explanation.explained_extension import Chosen, ExplainedExtension
 from nftproxy.explanation.question import ToAddress
-from nftproxy.extensions.least_connections.balanced_lists import BalancedLists
+from nftproxy.extensions.least_connections.balanced_lists import WORD, BalancedLists, is_asked_for
 from nftproxy.extensions.least_connections.balanced_rows import NO_FACTORS, balanced, is_balanced, most_balanced
 from nftproxy.extensions.least_connections.factors import ListKey, LoadFactors
 from nftproxy.extensions.least_connections.known_factors import concerned, factors_of
 from nftproxy.model.addresses import Protocol
-from nftproxy.model.annotations import ALGORITHM, Algorithm
 from nftproxy.model.objects import Place, Service, TrafficPolicy
 from nftproxy.pipeline import Pipeline
 from nftproxy.policy.choosing.candidates import Candidate
@@ -20,17 +19,16 @@ from nftproxy.policy.extension import Drawn, DrawnPort
 from nftproxy.policy.numbers import Draw
 
 
-def _uses(service: Service) -> Collection[Algorithm]:
-    algorithm = service.options[ALGORITHM]
-    return (algorithm,) if algorithm is Algorithm.LEAST_CONNECTIONS else ()
+def _uses(service: Service) -> Collection[Hashable]:
+    return (WORD,) if is_asked_for(service) else ()
 
 
 def _is_asked(service: Service, protocol: Protocol) -> bool:
-    """Whether the algorithm holds for a port of this protocol.
+    """Whether least connections holds for a port of this protocol.
 
     Only TCP has connections to count: of UDP and SCTP, connection tracking knows packets that came lately.
     """
-    return service.options[ALGORITHM] is Algorithm.LEAST_CONNECTIONS and protocol is Protocol.TCP
+    return is_asked_for(service) and protocol is Protocol.TCP
 
 
 def _drawn(port: DrawnPort) -> Drawn | None:
@@ -55,8 +53,7 @@ def _how_chosen(pipeline: Pipeline, spot: ToAddress, service: Service, endpoints
     is_asked = _is_asked(service, spot.protocol) and not is_hashed(spot.family, service, pipeline.settings)
     if not (is_asked and is_balanced(endpoints)):
         return None
-    algorithm = Algorithm.LEAST_CONNECTIONS.value
-    return Chosen(algorithm, f"drawn at random, rather with fewer connections ({algorithm})")
+    return Chosen(WORD.value, f"drawn at random, rather with fewer connections ({WORD.value})")
 
 
 LEAST_CONNECTIONS = ExplainedExtension(

@@ -79,7 +79,7 @@ class Choice(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def local(self) -> tuple[Candidate, ...]:
-        """The candidates that policy Local chooses on this node."""
+        """The local list."""
         return tuple([each.candidate for each in self.here if each.local.is_choice])
 
     @property

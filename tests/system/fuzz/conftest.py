@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from nftproxy_conformance.strategies import objects
+from nftproxy_conformance.strategies import values
 
 from nftproxy.extensions.algorithms import maglev
 from nftproxy.model.annotations import Algorithm
@@ -37,7 +37,7 @@ def small_tables() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(maglev, "SIZES", SMALL[0])
         patch.setattr(maglev, "LARGEST", SMALL[1])
-        patch.setattr(objects, "drawn_algorithms", tuple(Algorithm))
+        patch.setattr(values, "drawn_algorithms", tuple(Algorithm))
         yield
 
 

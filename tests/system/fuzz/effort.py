@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Iterable
 
 from hypothesis import HealthCheck, Phase, settings
-from nftproxy_conformance.strategies.objects import TABLES
+from nftproxy_conformance.strategies.values import TABLES
 
 from nftproxy.model.annotations import ALGORITHM
 from nftproxy.model.objects import Service

@@ -14,7 +14,7 @@ from nftproxy.model.errors import Unavailable
 
 
 class FastPathPart(AgentPart):
-    """Keeps the table of the fast path in the kernel as the configuration says."""
+    """The fast path."""
 
     follows = "fast_path"
 
