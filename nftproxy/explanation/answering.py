@@ -29,6 +29,7 @@ from nftproxy.explanation.ownership import (
     spots_of_service,
 )
 from nftproxy.explanation.question import Question, Source, SourceKind, To, ToAddress, ToNode, ToService
+from nftproxy.explanation.shared_addresses import on_several_nodes
 from nftproxy.model.addresses import Address, Family, Protocol, is_loopback, port_text
 from nftproxy.model.codes import Code
 from nftproxy.model.objects import ObjectKey, Service, TrafficDistribution
@@ -70,6 +71,9 @@ def explaining(pipeline: Pipeline, question: Question, pods: Pods = NO_PODS) -> 
     notes = [*_unaddressed(pipeline, question.to), *_notes(pipeline, question.to, found=bool(spots))]
     for each in features(pipeline):
         notes += each.remarks_on_question(pipeline, spots)
+    owners = filter(None, [place.owner for place in places])
+    for key in dict.fromkeys(ObjectKey(each.namespace, each.name) for each in owners):
+        notes += yield from on_several_nodes(tuple(pipeline.state.slices_of(key)))
     is_known = not _names_unknown(pipeline, question.to)
     pod = question.source.pod if question.source else None
     if pod and not addresses_of(pipeline.state, pod, pods):

@@ -82,6 +82,16 @@ def test_the_algorithm_and_shares_by_weight_are_explained(algorithm: Algorithm) 
     assert algorithm.value in case.why
 
 
+def test_an_address_on_two_nodes_is_noted() -> None:
+    """An address that serves on two nodes, which two pods have, is a note.  One pod that moves between slices isn't."""
+    both = [slice_of("shop/web", [f"10.1.0.4@node-{each}"], suffix=each) for each in ("a", "b")]
+    again = slice_of("shop/web", ["10.1.0.4@node-a"], suffix="c")
+    text = "pods of several nodes have the same address, and only one pod is reached: 10.1.0.4 (on node-a, node-b)"
+    asked = Question(parse_to("svc/shop/web"))
+    assert explain(pipeline(service("shop/web"), *both, again), asked).notes == (text,)
+    assert explain(pipeline(service("shop/web"), both[0], again), asked).notes == ()
+
+
 def test_unknown_objects_are_noted() -> None:
     """The answer has a note about an unknown Service, a family without rules, or a pod without a known address."""
     made = pipeline(service(), families=[Family.IPV4])

@@ -171,6 +171,7 @@ EVERYTHING = configured(clusterCIDR="0.0.0.0/0")
 NODE_PORT = (web(type="NodePort", ports=["80:30080"]), PODS)
 NAMELESS = (web(internalTrafficPolicy="Local"), slice_of(IP.here))
 NOWHERE = ("other nodes have some", "on another node")
+REPAIRS = 'nftproxy_repairs_total{ip_family="IPv4"}'
 OTHERS_NAME = renamed("node-z", ("192.0.2.55",))
 ELSEWHERE = ("NFT019", "192.0.2.55")
 NIGHT = [
@@ -201,7 +202,7 @@ NIGHT = [
     Incident("health check's port is taken, by explain", "explain node:32000", ("NFT010",), (), TAKEN, ANSWERS),
     Incident("health check's port is taken, by list", LIST, ("NFT010", "Conflict"), (), TAKEN),
     Incident("health check's port is taken, by doctor", "doctor", ("NFT010", "32000"), (), TAKEN, (), 1),
-    Incident("element deleted while the agent was stopped", METRICS, ("NFT408",), FINE, deleted_while_stopped),
+    Incident("element deleted while the agent was stopped", METRICS, ("NFT408", REPAIRS), FINE, deleted_while_stopped),
     Incident("kubeconfig is damaged", "status", ("NFT107", "a restart fails"), (), kubeconfig_damaged, WELL),
     Incident("one interface doesn't forward", DOCTOR, ("NFT624", "forwarding is 0"), FINE, one_interface_off, (), 1),
     Incident("timeout of 5 s", DOCTOR, ("NFT641", "tcp_timeout_established is 5"), FINE, forgetful, (), 1),

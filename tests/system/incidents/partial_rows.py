@@ -326,6 +326,12 @@ PARTIAL = [
         ("serving while it terminates",),
         (WEB, slice_of(f"{HERE} draining", f"{AWAY} draining")),
     ),
+    Incident(
+        "two pods have the same address",
+        HTTP,
+        ("pods of several nodes have the same address", "on node-a, node-b"),
+        (WEB, slice_of(HERE), slice_of(f"{IP.here}@node-b", suffix="2")),
+    ),
     Incident("slice is another Service's", LIST, ("no EndpointSlice of IPv4",), (WEB, slice_of(HERE, name="wbe"))),
     Incident("protocol is another", f"explain {IP.vip}:80/UDP", ("which does not serve this port",), FINE),
 ]

@@ -111,10 +111,15 @@ def fast_path_refused_and_drop(bench: Bench) -> Iterator[None]:
 
 @contextmanager
 def without_new_sockets(bench: Bench) -> Iterator[None]:
-    """The kernel gives the agent no further socket, so that it can't read connection tracking."""
-    command = ["strace", "-f", "-q", "-p", str(bench.process_id), "-o", "/dev/null"]
-    with subprocess.Popen([*command, "-e", "inject=socket:error=ENOBUFS"], stderr=subprocess.DEVNULL) as tracer:
-        wait_until(lambda: all(map(is_traced, threads(bench.process_id))))
+    """The kernel gives the threads that look at the node no further socket, so they can't read connection tracking.
+
+    The agent's first thread, which has the connections to the API, gets sockets.
+    """
+    looking = [each for each in threads(bench.process_id) if each.name != str(bench.process_id)]
+    named = [f"--attach={each.name}" for each in looking]
+    command = ["strace", "-q", *named, "-o", "/dev/null", "-e", "inject=socket:error=ENOBUFS"]
+    with subprocess.Popen(command, stderr=subprocess.DEVNULL) as tracer:
+        wait_until(lambda: all(map(is_traced, looking)))
         try:
             yield
         finally:

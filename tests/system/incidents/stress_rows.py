@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -115,6 +116,15 @@ def affinity_map_full(bench: Bench) -> Iterator[None]:
             yield
 
 
+@contextmanager
+def without_descriptors(bench: Bench) -> Iterator[None]:
+    """The agent has all of its file descriptors open."""
+    with another_agent(bench, {}, "tests.system.faults.leaky") as process:
+        os.kill(process.pid, signal.SIGUSR1)
+        yield
+        os.kill(process.pid, signal.SIGUSR2)
+
+
 # Incidents
 
 STRESS = [
@@ -135,6 +145,15 @@ STRESS = [
         ("tcp-affinity-10800: FULL", "but not remembered"),
         (web(sessionAffinity="ClientIP"), PODS),
         affinity_map_full,
+        is_dear=True,
+    ),
+    Incident(
+        "agent has no file descriptor left",
+        "status",
+        ("NFT020", "no file descriptor is left"),
+        FINE,
+        without_descriptors,
+        WELL[1:],
         is_dear=True,
     ),
     Incident(
