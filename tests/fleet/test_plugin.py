@@ -8,6 +8,7 @@ from importlib import import_module
 from pathlib import Path
 
 import pytest
+import yaml
 from nftproxy_conformance.apiserver import ApiServer
 
 from nftproxy.commands.cli import plugin
@@ -29,6 +30,20 @@ def test_the_plugin_asks_all_nodes(cluster: FleetOfAgents) -> None:
     """Without options all nodes are asked, and with --node this node, with the kubeconfig and the context."""
     assert cluster.kubectl_nftproxy("status", "--context", "test").out == "2 nodes: 2 well\n"
     assert cluster.kubectl_nftproxy("status", "--node", "node-b").out == "1 node: 1 well\n"
+
+
+def test_the_namespace_is_kubectls(cluster: FleetOfAgents, tmp_path: Path) -> None:
+    """svc/web is in the namespace of the kubeconfig's context, or in that of -n."""
+    kubeconfig = tmp_path / "kubeconfig"
+    document = yaml.safe_load(kubeconfig.read_text())
+    document["contexts"][0]["context"]["namespace"] = "blog"
+    kubeconfig.write_text(yaml.safe_dump(document))
+    for options in ((), ("-n", "shop")):
+        cluster.kubectl_nftproxy("explain", "svc/web", "--node", "node-a", *options)
+    assert [each.command[:3] for each in cluster.asked] == [
+        ("nftproxy", "explain", "svc/blog/web"),
+        ("nftproxy", "explain", "svc/shop/web"),
+    ]
 
 
 def test_manifests_need_no_cluster() -> None:
