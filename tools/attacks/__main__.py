@@ -1,165 +1,79 @@
-"""`python -m tools.attacks`: attacks on a real agent, one after the other, beside a quiet tenant.
+"""`python -m tools.attacks`: attacks on a real agent, one after the other, or all at once for some minutes.
 
-An agent follows an API server on a lab's node.  After each attack the quiet tenant's endpoint is replaced, and the
-kernel must hold exactly the rules of all objects.  Each row has the figure before the attack was cured (two cores, an
-otherwise idle machine), and the figures of now: the lines of the log and the peak of memory during the attack, and the
-seconds until the rules were right.  What other tenants wait for, while some change much, is measured by
-`python -m tools.bench.fairness`.
+One after the other each has a row: the figure before the attack was cured (two cores, an otherwise idle machine), and
+the figures of now: the lines of the log and the peak of memory during the attack, and the seconds until the rules were
+right.  What other tenants wait for, while some change much, is measured by `python -m tools.bench.fairness`.
 """
 
 from __future__ import annotations
 
-import socket
 import tempfile
-import time
-from collections.abc import Callable
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple
+from statistics import quantiles
 
 import click
 from nftproxy_conformance.apiserver import ApiServer
 from nftproxy_conformance.lab import Lab, obstacle
 
-from nftproxy.model.annotations import PREFIX
-from tests.support import objects
-from tests.system.faults.bench import PERMISSIONS, Bench, endpoints, furnish
-
-PATIENCE = 600.0
-LARGE = 250 * 1024
-"""Characters of an annotation, of the 256 KiB that the API allows."""
-METRICS = 10249
+from tests.system.faults.bench import PERMISSIONS, Bench, furnish
+from tools.attacks.at_once import Together, all_at_once
+from tools.attacks.attacks import ATTACKS, PATIENCE, attacked
+from tools.bench.fairness import CASES
 
 
-class Attack(NamedTuple):
-    """An attack, what it led to before it was cured, and the way to make it, with sizes in proportion to `scale`."""
-
-    what: str
-    before: str
-    make: Callable[[Bench, float], None]
-
-
-class Outcome(NamedTuple):
-    """The lines of the log in an attack, the agent's peak of memory in bytes, and the seconds to the right rules."""
-
-    lines: int
-    peak: int
-    seconds: float
-
-
-def annotated(text: str) -> dict[str, dict[str, str]]:
-    """Metadata with a large annotation."""
-    return {"annotations": {"note": text * LARGE}}
-
-
-def compressible(bench: Bench, scale: float) -> None:
-    """Slices that gzip compresses well, in a namespace that sorts first, and a listing of them."""
-    for number in range(int(12 * scale) or 1):
-        bench.server.put(objects.endpoint_slice(f"a{number}", namespace="aaa", metadata=annotated("a")))
-    restart(bench)
-
-
-def filled(bench: Bench, scale: float) -> None:
-    """Services that fill etcd, and a cold start."""
-    for number in range(int(2128 * scale) or 1):
-        bench.server.put(objects.service(f"f{number}", namespace="fill", metadata=annotated("f")))
-    restart(bench)
-
-
-def orphans(bench: Bench, scale: float) -> None:
-    """Slices of no Service, beside a Service with failover whose endpoint flaps."""
-    for number in range(int(3500 * scale) or 1):
-        addresses = [f"20.{number >> 8}.{number & 255}.{each}" for each in range(250)]
-        bench.server.put(objects.endpoint_slice(f"o{number}", *addresses, service="none", namespace="orphans"))
-    annotations = {f"{PREFIX}failover": "gone"}
-    bench.server.put(
-        objects.service("gone", namespace="orphans", vips=["10.96.9.9"], metadata={"annotations": annotations})
-    )
-    for turn in range(20):
-        place = f"10.1.9.{turn % 2 + 1}"
-        bench.server.put(objects.endpoint_slice("gone", place, service="gone", namespace="orphans"))
-        time.sleep(0.25)
-
-
-def new_names(bench: Bench, scale: float) -> None:
-    """Services with faults, and Services that claim another's address, under ever new names."""
-    ports = [f"p{number}:80" for number in range(20)]
-    for number in range(int(1000 * scale) or 1):
-        name, spec = f"n{number}", {"externalIPs": ["192.0.2.7"]}
-        bench.server.put(objects.service(name, spec, namespace="names", vips=["10.96.8.8"], ports=ports))
-        bench.server.put(objects.service(f"c{number}", spec, namespace="names", vips=[f"10.96.7.{number % 200}"]))
-        bench.server.delete("Service", "names", name)
-        bench.server.delete("Service", "names", f"c{number}")
-
-
-def scrapes(bench: Bench, scale: float) -> None:
-    """Requests for metrics that a user of the node sends over 16 connections without reading the answers."""
-    asked = b"GET /metrics HTTP/1.1\r\nHost: node\r\n\r\n" * 50
-    made = [bench.lab.node.socket(socket.AF_INET, socket.SOCK_STREAM) for _ in range(16)]
-    for each in made:
-        each.connect(("127.0.0.1", METRICS))
-        each.sendall(asked)
-    time.sleep(10 * scale)
-    for each in made:
-        each.close()
-
-
-def foreign_ports(bench: Bench, scale: float) -> None:
-    """Slices with ports that their Service, which has one, doesn't have."""
-    ports = [f"q{number}:{number + 1}" for number in range(99)]
-    bench.server.put(objects.service("one", namespace="ports", vips=["10.96.6.6"], ports=["p:80"]))
-    for number in range(int(8 * scale) or 1):
-        addresses = [f"30.0.{number}.{each}" for each in range(250)]
-        given = ["p:8080", *ports]
-        bench.server.put(
-            objects.endpoint_slice(f"q{number}", *addresses, service="one", namespace="ports", ports=given)
-        )
-
-
-ATTACKS = (
-    Attack("12 slices that gzip compresses 636:1, and a start", "never loads", compressible),
-    Attack("3,500 slices x 250 endpoints of no Service, and failover `gone`", "with 1,000: killed at 1 GiB", orphans),
-    Attack("2,128 Services of 250 KiB, and a start", "never loads", filled),
-    Attack("metrics over 16 connections, unread", "others wait 1.0 s, 141 MB", scrapes),
-    Attack("2,000 Services made and deleted, with faults and conflicts", "8,300 lines in 10 s", new_names),
-    Attack("99 ports of slices that the Service doesn't have", "quarantined", foreign_ports),
-)
-
-
-def restart(bench: Bench) -> None:
-    """Start the agent anew."""
-    bench.stop()
-    bench.start()
-
-
-def attacked(bench: Bench, attack: Attack, number: int, scale: float) -> Outcome:
-    """Attack, replace the quiet tenant's endpoint (by `number`), and wait until the rules are right."""
-    lines, began = bench.log().count("\n"), time.monotonic()
-    attack.make(bench, scale)
-    bench.server.put(endpoints(1, f"10.1.1.{number + 100}"))
-    bench.wait_until_right(PATIENCE)
-    seconds, written = time.monotonic() - began, bench.log().count("\n") - lines
-    return Outcome(written, bench.peak, seconds)
-
-
-@click.command()
-@click.option("--scale", default=1.0, show_default=True, help="The size of each attack, as a share of the full size.")
-def main(scale: float) -> None:
-    """Make each attack, and print a row for it."""
-    if why := obstacle():
-        raise click.ClickException(why)
-    directory = Path(tempfile.mkdtemp(prefix="nftproxy-attacks-"))
+@contextmanager
+def attacked_bench(directory: Path) -> Iterator[Bench]:
+    """A running agent with a quiet tenant's Services."""
     with Lab() as lab, ApiServer(tls=True, authenticate=True, make_socket=lab.node.socket) as server:
         server.rbac = PERMISSIONS
         furnish(server)
         with Bench(lab, server, directory) as bench:
             bench.start()
             bench.wait_until_right(PATIENCE)
-            click.echo(f"| attack, of which a share of {scale:g} was made | before | now |")
-            click.echo("| --- | --- | --- |")
-            for number, attack in enumerate(ATTACKS):
-                found = attacked(bench, attack, number, scale)
-                now = f"{found.lines} lines, {found.peak / 1e6:.0f} MB, right after {found.seconds:.0f} s"
-                click.echo(f"| {attack.what} | {attack.before} | {now} |")
+            yield bench
+
+
+@click.command()
+@click.option("--scale", default=1.0, show_default=True, help="The size of each attack, as a share of the full size.")
+@click.option("--minutes", type=float, help="Make all attacks at once for so long.")
+def main(scale: float, minutes: float | None) -> None:
+    """Make each attack and print a row for it, or make all at once."""
+    if why := obstacle():
+        raise click.ClickException(why)
+    with attacked_bench(Path(tempfile.mkdtemp(prefix="nftproxy-attacks-"))) as bench:
+        if minutes is None:
+            one_by_one(bench, scale)
+        else:
+            found = all_at_once(bench, CASES["mix"], scale, 60 * minutes)
+            report(found)
+            raise SystemExit(bool(found.wrong))
+
+
+def one_by_one(bench: Bench, scale: float) -> None:
+    """Print a row for each attack."""
+    click.echo(f"| attack, of which a share of {scale:g} was made | before | now |")
+    click.echo("| --- | --- | --- |")
+    for number, attack in enumerate(ATTACKS):
+        found = attacked(bench, attack, number, scale)
+        now = f"{found.lines} lines, {found.peak / 1e6:.0f} MB, right after {found.seconds:.0f} s"
+        click.echo(f"| {attack.what} | {attack.before} | {now} |")
+
+
+def report(found: Together) -> None:
+    """Print how often each attack was made, and what became of the connections, the quiet tenant and the memory."""
+    for name, count in sorted(found.attacks.items()):
+        click.echo(f"{name:20} {count:4} times")
+    cuts = quantiles([*found.waits, max(found.waits)], n=100, method="inclusive")
+    click.echo(f"{found.judged:,} connections, {len(found.wrong)} wrong")
+    click.echo(
+        f"{len(found.waits)} changes of a quiet tenant: p50 {cuts[49]:.2f} s, p99 {cuts[98]:.2f} s,"
+        f" most {max(found.waits):.2f} s"
+    )
+    click.echo(f"peak {found.peak / 1e6:.0f} MB")
+    for each in found.wrong[:20]:
+        click.echo(f"WRONG: {each}")
 
 
 if __name__ == "__main__":

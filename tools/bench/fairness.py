@@ -153,13 +153,13 @@ def fronts() -> list[Object]:
 
 PORTS = Case(
     "100 ports, 1,000 endpoints: other ports",
-    lambda: [service("ports", "one", "10.96.0.1", named(100)), *shifted(0)],
+    lambda: [service("ports", "one", "10.96.4.1", named(100)), *shifted(0)],
     shifted,
 )
 UDP = Case("1,000 fronts of UDP, 3 endpoints: one comes and goes, four times a second", fronts, flapping, 0.25)
-ROUND_ROBIN = annotated("algorithm", "10.96.0.2", "24", 1_000, algorithm="round-robin")
-MAGLEV = annotated("maglev", "10.96.0.3", "25", 10, 20, algorithm="consistent-hash")
-WEIGHTS = annotated("weights", "10.96.0.4", "26", 250, weights="zone:b=2")
+ROUND_ROBIN = annotated("algorithm", "10.96.4.2", "24", 1_000, algorithm="round-robin")
+MAGLEV = annotated("maglev", "10.96.4.3", "25", 10, 20, algorithm="consistent-hash")
+WEIGHTS = annotated("weights", "10.96.4.4", "26", 250, weights="zone:b=2")
 
 CASES: dict[str, tuple[Case, ...]] = {
     "nothing": (),
@@ -229,12 +229,12 @@ def measure(name: str, seconds: float = SECONDS, profile: Path | None = None) ->
         wait_until(lambda: any(node.call(nft_queries.chains, Family.IPV4, TABLE).values()), agent.log, patience=ANSWER)
         kernel = stack.enter_context(node.call(ElementLookup))
         for case in cases:
-            stack.enter_context(repeating(_changes(server, case), case.pause))
+            stack.enter_context(repeating(changes(server, case), case.pause))
         time.sleep(WARM_UP)
         began, cpu = time.monotonic(), agent.cpu
-        waits, work = zip(*_waits(server, kernel, agent, seconds), strict=True)
+        took, work = zip(*waits(server, kernel, agent, lambda: time.monotonic() >= began + seconds), strict=True)
         processors = (agent.cpu - cpu) / (time.monotonic() - began)
-        outcome = Outcome(list(waits), list(work), processors, agent.peak, os.getloadavg()[0])
+        outcome = Outcome(list(took), list(work), processors, agent.peak, os.getloadavg()[0])
         agent.terminate()
         agent.await_end()
         return outcome
@@ -253,17 +253,18 @@ def _started(node: Node, server: ApiServer, directory: Path, profile: Path | Non
     return agent
 
 
-def _changes(server: ApiServer, case: Case) -> Callable[[], object]:
+def changes(server: ApiServer, case: Case) -> Callable[[], object]:
+    """Return a function that makes the next change of a case."""
     numbers = iter(range(1, 1 << 30))
     return lambda: server.put(*case.change(next(numbers)))
 
 
-def _waits(
-    server: ApiServer, kernel: ElementLookup, agent: AgentProcess, seconds: float
+def waits(
+    server: ApiServer, kernel: ElementLookup, agent: AgentProcess, is_over: Callable[[], bool]
 ) -> Iterator[tuple[float, float]]:
-    end = time.monotonic() + seconds
+    """Replace the quiet tenant's endpoint again and again.  Yield the seconds of each wait, and its processor time."""
     number = 0
-    while time.monotonic() < end:
+    while not is_over():
         number += 1
         address, changed = quiet(number)
         server.put(changed)
@@ -286,13 +287,13 @@ def _wait_for(kernel: ElementLookup, address: str) -> None:
 def row(name: str, found: Outcome) -> str:
     """A row of the table."""
     what = "; ".join(case.what for case in CASES[name])
-    waits, work = (
+    took, work = (
         " | ".join(f"{each:.2f}" for each in (cuts[49], cuts[89], cuts[98], max(of_each)))
         for of_each in (found.waits, found.work)
         for cuts in (quantiles([*of_each, max(of_each)], n=100, method="inclusive"),)
     )
     return (
-        f"| {name} | {what} | {len(found.waits)} | {waits} | {work}"
+        f"| {name} | {what} | {len(found.waits)} | {took} | {work}"
         f" | {found.processors:.2f} | {found.peak / 1e6:.0f} MB | {found.load:.1f} |"
     )
 

@@ -24,8 +24,6 @@ from nftproxy_conformance.apiserver.status import ApiError
 
 CHUNKED = 2048
 """Bytes above which a body has no Content-Length (net/http's buffer)."""
-PIECE = 256 * 1024
-"""Bytes written at once, so that a large list holds up nobody else."""
 SLOW_PIECES = 20
 """The pieces of the body of a slow answer."""
 JSON = "application/json"
@@ -126,7 +124,7 @@ class Exchange:
             await response.write(part)
             # A write to a lost connection returns at once until the event loop has noticed the loss.
             await asyncio.sleep(0)
-            part = b" " * PIECE
+            part = b" " * self._settings.piece
 
     async def refuse(self, error: ApiError) -> web.StreamResponse:
         """Send a Status."""
@@ -175,7 +173,7 @@ class Exchange:
     ) -> None:
         """Send a body in pieces, each compressed when its turn comes, as Go's servers do."""
         slow = sum(action.during for action in self.actions if isinstance(action, Slow))
-        piece = max(1, len(body) // SLOW_PIECES) if slow else PIECE
+        piece = max(1, len(body) // SLOW_PIECES) if slow else self._settings.piece
         for start in range(0, len(body), piece):
             part: bytes | memoryview = memoryview(body)[start : start + piece]
             if compressor:

@@ -22,6 +22,7 @@ class Settings:
         service_cidrs: the ranges of ClusterIPs, one for each family, the preferred range first.
         node_ports: the first and the last node port.
         gzip_threshold: the size in bytes above which bodies are compressed for clients that accept it, None for never.
+        piece: the bytes of a body that are written at once, so that a large list holds up nobody else.
     """
 
     version: str = "v1.35.0"
@@ -33,4 +34,5 @@ class Settings:
     future_wait: float = 3.0  # k8s.io/apiserver, storage/cacher (blockTimeout)
     service_cidrs: tuple[str, ...] = ("10.96.0.0/16", "fd00:96::/112")
     node_ports: tuple[int, int] = (30000, 32767)  # kube-apiserver --service-node-port-range
+    piece: int = 256 * 1024
     gzip_threshold: int | None = 128 * 1024  # k8s.io/apiserver, endpoints/handlers/responsewriters
