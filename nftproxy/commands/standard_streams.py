@@ -22,9 +22,10 @@ def open_closed_streams() -> None:
     for number, name in enumerate(_NAMES):
         if getattr(sys, name) is None:
             opened = os.open(os.devnull, os.O_RDWR)
-            os.dup2(opened, number)  # children inherit the copy
             if opened != number:
+                os.dup2(opened, number)
                 os.close(opened)
+            os.set_inheritable(number, True)
             setattr(sys, name, os.fdopen(number, "w" if number else "r", closefd=False))
 
 

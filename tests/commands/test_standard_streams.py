@@ -52,6 +52,20 @@ def test_a_log_that_can_not_be_written(tmp_path: Path, redirection: str) -> None
     assert file.read_text().startswith("apiVersion: kubeproxy.config.k8s.io/v1alpha1\n")
 
 
+@pytest.mark.parametrize("redirection", ["2>&-", "<&- 2>&-", "<&- >&- 2>&-"])
+def test_children_have_the_streams_that_were_closed(tmp_path: Path, redirection: str) -> None:
+    """A closed stream is /dev/null, for the processes that the program executes too."""
+    file = tmp_path / "streams"
+    child = f"[os.readlink(f'/proc/self/fd/{{number}}') for number in {[0, 2]}]"
+    code = (
+        "import os, sys\nfrom nftproxy.commands.standard_streams import open_closed_streams\nopen_closed_streams()\n"
+        f"os.execv(sys.executable, [sys.executable, '-c', \"import os; open('{file}', 'w').write(str({child}))\"])"
+    )
+    command = ["bash", "-c", f'"$@" {redirection}', "bash", sys.executable, "-c", code]
+    subprocess.run(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, cwd=CHECKOUT, check=True)
+    assert file.read_text() == "['/dev/null', '/dev/null']"
+
+
 @pytest.mark.parametrize("arguments", [["version"], RENDER])
 def test_output_without_room(arguments: list[str]) -> None:
     """A full disk is an error with status 2, whether the output is longer than a buffer or not."""
