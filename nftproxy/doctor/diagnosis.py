@@ -42,7 +42,8 @@ def diagnose(observed: Observations, added: Iterable[Check] = ()) -> Diagnosis:
     seen = [finding for check in (*CHECKS, *added) for finding in check(observed)]
     findings = ordered([*seen, *_of_agent(observed, {finding.code for finding in seen})])
     unseen = tuple(Unseen(*shown([each.what, each.why])) for each in observed.unseen)
-    return Diagnosis(observed.node, stage_of(observed), shown([observed.mode])[0], tuple(findings), unseen)
+    mode, api = shown([observed.mode, observed.api.server if observed.api else ""])
+    return Diagnosis(observed.node, stage_of(observed), mode, api, tuple(findings), unseen)
 
 
 def _of_agent(observed: Observations, known: Collection[Code]) -> Iterator[Finding]:
@@ -70,6 +71,7 @@ def as_text(diagnosis: Diagnosis, advise: Advise) -> Iterator[str]:
     """Yield lines for people: findings with their evidence, then everything that couldn't be inspected."""
     mode = f"; kube-proxy's mode: {diagnosis.mode}" if diagnosis.mode else ""
     yield f"node {diagnosis.node}: {_STAGES[diagnosis.stage]}{mode}"
+    yield from _wrapped("the API server: ", diagnosis.api) if diagnosis.api else ()
     for finding in diagnosis.findings:
         means, do = advise(finding.code)
         yield ""

@@ -52,6 +52,8 @@ class Diagnosis(msgspec.Struct, frozen=True):
     node: str
     stage: MigrationStage
     mode: str
+    api: str
+    """The API server's URL, and the proxy on the way, "" if it wasn't asked."""
     findings: tuple[Finding, ...]
     unseen: tuple[Unseen, ...]
 

@@ -876,6 +876,21 @@ def test_a_cluster_that_allows_everything(kubeconfig: Path) -> None:
     assert found("--kubeconfig", kubeconfig) == {}
 
 
+def test_the_way_to_the_api(
+    server: ApiServer, kubeconfig: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The way to the API server is named, whether it answers or not, with the proxy that a variable names."""
+    url = f"https://127.0.0.1:{server.port}"
+    assert (diagnosis("--kubeconfig", kubeconfig)["api"], diagnosis()["api"]) == (url, "")
+    text = nftproxy("doctor", "--hostname-override", "node-a", "--kubeconfig", kubeconfig).out
+    assert text.splitlines()[1] == f"the API server: {url}"
+    moved = tmp_path / "moved"
+    moved.write_text(kubeconfig.read_text().replace("127.0.0.1", "0.0.0.0"))
+    monkeypatch.setenv("HTTPS_PROXY", "http://us:er@127.0.0.1:1")
+    way = f"https://0.0.0.0:{server.port} through the proxy http://127.0.0.1:1 (HTTPS_PROXY)"
+    assert diagnosis("--kubeconfig", moved)["api"] == way
+
+
 def test_rights_verb_by_verb(server: ApiServer, kubeconfig: Path) -> None:
     """Each right that is missing is named: an error if the agent needs it, else a warning."""
     server.rbac = [
