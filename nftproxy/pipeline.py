@@ -20,10 +20,10 @@ from nftproxy.model.objects import ObjectKey, Service
 from nftproxy.model.stages import Stage
 from nftproxy.model.steps import Steps, finish
 from nftproxy.policy.choosing.choice import ChoiceCache
-from nftproxy.policy.compile import PortKey, compile_service, port_keys
+from nftproxy.policy.compile import KnownFronts, PortKey, compile_service, port_keys
 from nftproxy.policy.extension import Change, Settings
 from nftproxy.policy.facts import TableFacts
-from nftproxy.policy.flows import Flows, restrictions
+from nftproxy.policy.flows import LASTING, Flows, restrictions
 from nftproxy.policy.fronts import LostClaim
 from nftproxy.policy.health_checks import HealthChecks
 from nftproxy.policy.restrictions import lost_claims
@@ -118,6 +118,9 @@ class Pipeline:
         self._unfinished: dict[ObjectKey, dict[PortKey, None]] = {}
         """The owners that a Service may have beside those of the version that was compiled last."""
         self.choices = ChoiceCache()
+        self._known_fronts = KnownFronts()
+        self._followed = set[ObjectKey]()
+        """The Services of which flows or a health check follow the endpoints."""
         self.health_checks = HealthChecks()
         families = tuple(self.generations)
         self.views = {each.name: each.view(settings, families) for each in settings.extensions if each.view}
@@ -364,6 +367,8 @@ class Pipeline:
         """Update the touched parts of the generations.  If a template fails, they stay invalid."""
         before, invalid = self._under_way, self._invalid
         self._under_way, self._invalid = invalid, Invalidation()
+        if invalid.services or invalid.everything:
+            self._known_fronts.drop(self._services_of(invalid))
         try:
             return (yield from self._update(invalid, families, in_parts=in_parts))
         except BaseException:
@@ -484,8 +489,9 @@ class Pipeline:
         for key in claiming:
             self._record_compiled(key)
             self._record_losses(key)
-        self.flows.refresh(self.state, services)
-        self.health_checks.refresh(self.state, services, self.withheld)
+        if followed := services if claiming else [key for key in services if key in self._followed]:
+            self.flows.refresh(self.state, followed)
+            self.health_checks.refresh(self.state, followed, self.withheld)
         self._refresh_views(services, claiming)
         self._updated.update(services)
         self.lap(Stage.FOLLOW)
@@ -538,7 +544,10 @@ class Pipeline:
             gone = {owner: len(had[owner].lines) for owner in self._owners(key) if owner in had}
             service = self.state.services.get(key)
             if service is not None and key not in self.withheld[family]:
-                for owner, facts in compile_service(self.state, self.settings, family, service, cache=cache):
+                known = self._known_fronts if cache else None
+                for owner, facts in compile_service(
+                    self.state, self.settings, family, service, cache=cache, known=known
+                ):
                     self.lap(Stage.COMPILE)
                     blocks[owner] = block = self._renderer.port(facts, family.table)
                     self.lap(Stage.RENDER)
@@ -585,6 +594,7 @@ class Pipeline:
 
     def _record_compiled(self, key: ObjectKey) -> None:
         self.choices.evict(key)
+        self._followed.discard(key)
         service = self.state.services.get(key)
         if service is None:
             self._compiled.pop(key, None)
@@ -592,3 +602,5 @@ class Pipeline:
                 withheld.pop(key, None)
         else:
             self._compiled[key] = service
+            if service.health_check_node_port or any(port.protocol in LASTING for port in service.ports):
+                self._followed.add(key)

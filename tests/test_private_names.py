@@ -33,8 +33,8 @@ OURS_IN_SPITE_OF_THE_NAME = {
     "tests/sources/test_interfaces.py: monkeypatch.setattr(interfaces, '_dump', asked)",
 }
 """Names of objects of ours that other modules of ours define, and a library by chance too."""
-BY_NAME = {"getattr", "setattr", "delattr", "hasattr", "attrgetter"}
-"""Functions that take the name of an attribute as a text."""
+BY_NAME = {"getattr", "setattr", "delattr", "hasattr", "attrgetter", "__getattribute__", "object"}
+"""Functions that take the name of an attribute as a text, `mock.patch.object` among them."""
 
 
 def is_private(name: str) -> bool:
@@ -70,12 +70,15 @@ def uses(tree: ast.AST, own: set[str]) -> Iterator[str]:
 
 @functools.cache
 def names_of(library: str) -> frozenset[str]:
-    """The private names that the installed modules of a library define."""
+    """The private names that the installed modules of a library define, and of these modules."""
     spec = importlib.util.find_spec(library)
     assert spec, library
     assert spec.origin, library
-    files = Path(spec.origin).parent.rglob("*.py") if spec.submodule_search_locations else [Path(spec.origin)]
-    return frozenset(name for file in files for name in defined(ast.parse(file.read_bytes())) if is_private(name))
+    top = Path(spec.origin).parent
+    files = list(top.rglob("*.py")) if spec.submodule_search_locations else [Path(spec.origin)]
+    modules = {part for file in files for part in file.relative_to(top).with_suffix("").parts}
+    names = {name for file in files for name in defined(ast.parse(file.read_bytes()))}
+    return frozenset(name for name in names | modules if is_private(name))
 
 
 @functools.cache
@@ -92,15 +95,37 @@ def uses_of_libraries(tree: ast.AST) -> Iterator[str]:
         match node:
             case ast.Attribute(value=ast.Name(id="self" | "cls") | ast.Call(func=ast.Name(id="super"))):
                 pass
-            case ast.Attribute(attr=name) if name in foreign:
+            case ast.Attribute(attr=name) if name in foreign or (name in names and is_of_library(tree, node.value)):
+                yield ast.unparse(node)
+            case ast.MatchClass(kwd_attrs=attributes) if names.intersection(attributes):
+                yield ast.unparse(node)
+            case ast.Constant(value=str(text)) if is_path_of_library(text):
+                yield text
+            case ast.Subscript(
+                value=ast.Call(func=ast.Name(id="vars")) | ast.Attribute(attr="__dict__"),
+                slice=ast.Constant(value=text),
+            ) if text in foreign:
                 yield ast.unparse(node)
             case ast.Call(func=ast.Name(id=function) | ast.Attribute(attr=function), args=arguments):
-                texts = {each.value for each in arguments if isinstance(each, ast.Constant)}
-                if function in BY_NAME and texts & names:
+                if function in BY_NAME and any(text in names or text == "_" for text in map(beginning, arguments)):
                     yield ast.unparse(node)
             case ast.ClassDef(bases=bases) if any(map(functools.partial(is_of_library, tree), bases)):
                 inner = [each for each in ast.walk(node) if isinstance(each, ast.Attribute)]
                 yield from (ast.unparse(each) for each in inner if each.attr in names - set(defined(node)))
+
+
+def beginning(argument: ast.expr) -> object:
+    """The constant that an argument is, or with which it begins."""
+    match argument:
+        case ast.Constant(value=value) | ast.JoinedStr(values=[ast.Constant(value=value), *_]):
+            return value
+    return None
+
+
+def is_path_of_library(text: str) -> bool:
+    """Whether a text is the path of something private of a library, as `monkeypatch.setattr` takes it."""
+    first, *others = text.split(".")
+    return first in LIBRARIES and any(map(is_private, others)) and all(map(str.isidentifier, others))
 
 
 def is_of_library(tree: ast.AST, base: ast.expr) -> bool:
@@ -135,6 +160,14 @@ def test_a_private_name_of_a_library_is_used_on_no_other_object() -> None:
         "nft.__ctx.value",
         "retrying._run_retry(state)",
         "setattr(api, '_session', session)",
+        "vars(api)['_create_session']",
+        "object.__getattribute__(api, '_create_session')",
+        "mock.patch.object(client, '_transport_for_url')",
+        "monkeypatch.setattr('kr8s._api.Api.session', None)",
+        "importlib.import_module('kr8s._auth')",
+        "import httpx\nhttpx._config.DEFAULT_TIMEOUT_CONFIG",
+        "match api:\n case Api(_session=session): pass",
+        "getattr(api, f'_{name}')",
         "import httpx\nclass Own(httpx.AsyncHTTPTransport):\n def f(self): return self._pool",
         "from kr8s.asyncio import Api\nclass Own(Api):\n async def f(self): return await self._create_session()",
     ],

@@ -26,7 +26,7 @@ from nftproxy.model.codes import Code
 
 
 class Report(Protocol):
-    """Takes a fault."""
+    """A function that records a fault of a field."""
 
     def __call__(self, field: str, message: str, code: Code | None = None, /) -> None:
         """Record a fault.

@@ -382,7 +382,10 @@ class Reflector:
         return is_healthy
 
     def _fail(self, pause: Pause, outcome: Ending | None, *, is_doubtful: bool) -> None:
-        """End the request.  Each time the doubtful endings in a row reach a power of two, it counts as `DOUBTFUL`."""
+        """End the request.
+
+        After two doubtful endings in a row, and again after four, eight and so on, the ending is `DOUBTFUL`.
+        """
         self.is_open = False
         self.pause = pause
         self._doubts += is_doubtful

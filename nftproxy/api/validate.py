@@ -120,12 +120,12 @@ def virtual_address(value: object, path: str, report: Report) -> Address | None:
 
 
 def node_address(value: object, path: str, report: Report) -> Address | None:
-    """Parse any IP address."""
+    """Parse an address of a Node, which may be any IP address.  Report a faulty one."""
     return _parsed(value, parse_address, "an IP address", path, report)
 
 
 def network(value: object, path: str, report: Report) -> Network | None:
-    """Parse a CIDR."""
+    """Parse a CIDR, or report why it is none."""
     return _parsed(value, parse_network, "a CIDR", path, report)
 
 

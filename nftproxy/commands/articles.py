@@ -31,8 +31,6 @@ AREAS = {
     "6": "Findings of `nftproxy doctor`",
 }
 """The subjects of codes, by the hundreds of their numbers."""
-FINDINGS = "6"
-"""The hundred of the codes whose meaning `doctor` prints, so that the page leaves it out."""
 
 
 _BY_NUMBER = {code.value: code for code in Code}
@@ -76,7 +74,7 @@ def overview() -> str:
 
 
 def page() -> str:
-    """Return all articles as part of a page, in Markdown, without the parts that only `explain` prints."""
+    """Return the remedy of each code as part of a page, in Markdown.  The rest is for `explain`."""
     return "\n".join(_page_parts()).rstrip("\n") + "\n"
 
 
@@ -89,10 +87,8 @@ def _page_parts() -> Iterator[str]:
 
 
 def _page_article(code: Code, article: Article) -> Iterator[str]:
-    means = "" if code[3] == FINDINGS else f"  {article.means}".rstrip()
     yield f"### {code}\n"
-    yield _wrapped(f"**{code.summary}.**{means}", PAGE_WIDTH) + "\n"
-    yield _wrapped(article.do, PAGE_WIDTH) + "\n"
+    yield _wrapped(f"**{code.summary}.**  {article.do}", PAGE_WIDTH) + "\n"
 
 
 def print_article(context: click.Context, _parameter: click.Parameter, value: str) -> str:

@@ -99,7 +99,7 @@ def _of_nodes(asked: NodesAsked, paths: Sequence[Path], strict: bool) -> int:
 
 
 def _shown(line: str) -> str:
-    """A line of a transaction, which may be indented by a tab."""
+    """Escape what a terminal may not print in a line of a transaction, except for tabs."""
     return "\t".join(map(printable, line.split("\t")))
 
 

@@ -164,7 +164,7 @@ def _of_manifests(cluster: Cluster, question: Question, kernel: bool) -> Explana
 
 
 def _traced_manifests(cluster: Cluster, question: Question, kernel: bool) -> _Traces:
-    """Trace packets of manifests, through a copy of their rules, or with `kernel` of this machine's."""
+    """Trace packets of manifests through a copy of the manifests' rules, or with `kernel` of this machine's rules."""
     packets = plan(cluster.pipeline, question, cluster.manifests.pods)
     if kernel:
         return _traced_kernel(packets, cluster.pipeline.generations)

@@ -19,7 +19,7 @@ from nftproxy.model.errors import Problem
 
 
 class Flag(NamedTuple):
-    """A command-line flag."""
+    """A flag of `run` and the field of the configuration that it sets."""
 
     name: str
     path: str  # of the configuration field that the flag sets, "" for a flag without effect

@@ -164,7 +164,7 @@ def _alike(services: Collection[ObjectKey], wanted: ObjectKey) -> str:
 
 
 def _place(pipeline: Pipeline, spot: ToAddress, source: Source | None, pods: Pods) -> ExplainedPlace:
-    """Explain a place."""
+    """Explain the connections to an address and port."""
     served = served_at(pipeline, spot)
     asking = [client for client in clients(pipeline, spot.family, source, pods) if _can_come(client, spot.address)]
     bare = ExplainedPlace(

@@ -35,7 +35,6 @@ from nftproxy.policy.drawing import is_hashed
 from nftproxy.policy.facts import Front, Slots
 from nftproxy.policy.fronts import (
     has_own_list,
-    own_addresses,
     restricting_ranges,
 )
 from nftproxy.policy.local_sources import local_sources
@@ -114,7 +113,7 @@ def served_case(pipeline: Pipeline, spot: ToAddress, served: Served, client: Cli
 def unserved_case(pipeline: Pipeline, spot: ToAddress, client: Client) -> Case:
     """The outcome of a connection to a place that is no front."""
     state, sources, address = pipeline.state, (str(client),), spot.address
-    is_own = address in own_addresses(state) or is_loopback(address)
+    is_own = address in state.own_addresses or is_loopback(address)
     if is_own and client.kind is not SourceKind.NODE:
         return Case(sources, Fate.NODE, _why_nodes_own(pipeline, spot))
     holder = state.claims.cluster_ip_owner(address)
@@ -338,7 +337,7 @@ def _is_masqueraded(
     pipeline: Pipeline, served: Served, choice: PolicyEffect, client: Client, address: Address, port: int
 ) -> bool:
     """True if an endpoint sees another source.  Packets for the node itself keep theirs: they leave no interface."""
-    if client.kind is not SourceKind.NODE and address in own_addresses(pipeline.state):
+    if client.kind is not SourceKind.NODE and address in pipeline.state.own_addresses:
         return False
     if choice.is_masqueraded or client.address != address:
         return choice.is_masqueraded
@@ -359,7 +358,7 @@ def _is_hairpin(pipeline: Pipeline, served: Served, address: Address, port: int)
 def _without_endpoints(pipeline: Pipeline, spot: ToAddress, served: Served, client: Client) -> Case:
     facts, front, sources = served.facts, served.reach.front, (str(client),)
     is_node_port = served.reach.claim.address == NODE
-    if is_node_port and spot.address not in own_addresses(pipeline.state):
+    if is_node_port and spot.address not in pipeline.state.own_addresses:
         why = "there is no endpoint, and the node can't reject packets to an address that none of its interfaces has"
         why += _why_none(pipeline, spot.family, served)
         return msgspec.structs.replace(unserved_case(pipeline, spot, client), why=why)

@@ -14,7 +14,6 @@ from nftproxy.model.objects import ObjectKey
 from nftproxy.model.pods import Pods
 from nftproxy.model.settings import Config, DetectLocalMode
 from nftproxy.pipeline import Pipeline
-from nftproxy.policy.fronts import own_addresses
 from nftproxy.policy.local_sources import LocalSources, local_sources
 from nftproxy.policy.state import ClusterState
 
@@ -73,7 +72,7 @@ def kind_of(pipeline: Pipeline, address: Address) -> SourceKind:
 
 
 def _known_kind(state: ClusterState, address: Address) -> SourceKind | None:
-    if address in own_addresses(state) or address in state.node.addresses or is_loopback(address):
+    if address in state.own_addresses or address in state.node.addresses or is_loopback(address):
         return SourceKind.NODE
     if is_within(address, state.node.pod_cidrs):
         return SourceKind.POD
@@ -101,7 +100,7 @@ def _of_kind(state: ClusterState, family: Family, kind: SourceKind, interface: s
     if kind is SourceKind.POD:
         networks = tuple(cidr for cidr in state.node.pod_cidrs if family_of(cidr) is family)[:1]
     elif kind is SourceKind.NODE:
-        own = (*state.node.addresses, *sorted(own_addresses(state)))
+        own = (*state.node.addresses, *sorted(state.own_addresses))
         networks = tuple(map(ipaddress.ip_network, dict.fromkeys(a for a in own if family_of(a) is family)))
         interface = ""
     return Client(kind, networks, interface)

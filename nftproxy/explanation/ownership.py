@@ -20,7 +20,6 @@ from nftproxy.policy.fronts import (
     claimed_fronts,
     health_check_port,
     nodeport_addresses,
-    own_addresses,
     serves_every_address,
 )
 
@@ -51,7 +50,7 @@ def serves_node_ports(pipeline: Pipeline, address: Address) -> bool:
     if is_loopback(address):
         return False
     if serves_every_address(config, family):
-        return address in own_addresses(state)
+        return address in state.own_addresses
     return address in nodeport_addresses(state, config, family)
 
 
@@ -153,7 +152,7 @@ def node_port_addresses(pipeline: Pipeline, family: Family, protocol: Protocol) 
     """The addresses that serve node ports of a protocol, including localhost."""
     state, config = pipeline.state, pipeline.settings.config
     if serves_every_address(config, family):
-        own = sorted(own_addresses(state))
+        own = sorted(state.own_addresses)
         found = tuple(a for a in of_family(own, family) if not is_loopback(a))
     else:
         found = nodeport_addresses(state, config, family)

@@ -33,7 +33,6 @@ from nftproxy.model.pods import NO_PODS, Pods
 from nftproxy.model.settings import Config, DetectLocalMode
 from nftproxy.model.steps import finish
 from nftproxy.pipeline import Pipeline
-from nftproxy.policy.fronts import own_addresses
 
 OUTSIDERS = {
     Family.IPV4: (Address("198.51.100.200"), Address("192.0.2.200")),
@@ -109,13 +108,13 @@ def planning(pipeline: Pipeline, question: Question, pods: Pods = NO_PODS) -> Ge
 
 
 def _is_in(facts: NodeFacts, address: Address) -> bool:
-    """True if packets to an address go to the node's pods.  A rejection must be routed back to its pod."""
+    """True if an address is one of the node's pods, to which a rejection must be routed back."""
     return is_within(address, [*map(ipaddress.ip_network, facts.pod_networks)])
 
 
 def node_facts(pipeline: Pipeline) -> NodeFacts:
     """The facts that a copy of the pipeline's node needs."""
-    state, own = pipeline.state, own_addresses(pipeline.state)
+    state, own = pipeline.state, pipeline.state.own_addresses
     ordered = dict.fromkeys((*state.node.addresses, *sorted(own)))
     usable = [each for each in ordered if each in own and _is_usable(each)]
     unknown = [STAND_INS[family] for family in Family if not of_family(usable, family)]

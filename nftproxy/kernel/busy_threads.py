@@ -31,7 +31,7 @@ class BusyCall(NamedTuple):
 
 
 class BusyThreads:
-    """The present calls."""
+    """The calls that threads are making now, each with its start."""
 
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
         self._now = now
@@ -66,7 +66,7 @@ class NotedThreads(ThreadPoolExecutor):
     def submit(
         self, fn: Callable[Arguments, Result], /, *args: Arguments.args, **kwargs: Arguments.kwargs
     ) -> Future[Result]:
-        """Schedule a call."""
+        """Run a call in a thread of the pool, and note it until it has ended."""
         number = BUSY.begin(fn, args)
         try:
             future = super().submit(fn, *args, **kwargs)

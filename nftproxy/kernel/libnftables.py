@@ -86,7 +86,7 @@ class _Session:
 
     @property
     def view(self) -> TableView:
-        """The context of libnftables."""
+        """The context of libnftables, made at the first use."""
         if self._view is None:
             self._view = self._stack.enter_context(_new_view())
         return self._view
@@ -350,7 +350,7 @@ class Kernel:
 
 
 def check_text(text: str) -> None:
-    """`Kernel.check` for another process."""
+    """Make a dry run of a transaction's text.  A child process calls this."""
     Kernel().check(Transaction(text))
 
 

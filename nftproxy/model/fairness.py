@@ -123,7 +123,7 @@ class Debts:
         self._first = list[tuple[float, str]]()  # a heap of these, with entries that are out of date
 
     def __len__(self) -> int:
-        """Return the number of namespaces that owed something when time last came in."""
+        """Return the number of namespaces with a debt, as of the last payment."""
         return len(self._free_at)
 
     def charge(self, name: str, seconds: float, now: float) -> None:

@@ -144,7 +144,7 @@ class Endpoints(msgspec.Struct, frozen=True, gc=False):
 
     @classmethod
     def of(cls, endpoints: Iterable[Endpoint]) -> Endpoints:
-        """Pack endpoints."""
+        """Store endpoints by attribute, which takes less memory than an object for each."""
         made = [msgspec.structs.astuple(each) for each in endpoints]
         return cls(" ".join(address for *_, address in made), tuple(EndpointState(*state) for *state, _ in made))
 

@@ -150,6 +150,8 @@ class Claims:
         self._api_servers: frozenset[tuple[Address, int]] = frozenset()
         self._touched: set[ObjectKey] = set()
         self._changed_places: set[Address | Claim] = set()
+        self.has_changed = False
+        """Whether claims have changed since the last `pop_affected`."""
 
     def add(self, service: Service) -> None:
         """Add the claims of a Service."""
@@ -161,7 +163,7 @@ class Claims:
 
     def pop_affected(self) -> set[ObjectKey]:
         """The Services that win or lose a claim by the changes since the last call."""
-        touched, self._touched = self._touched, set()
+        touched, self._touched, self.has_changed = self._touched, set(), False
         for place in self._changed_places:
             if isinstance(place, Claim):
                 touched.update(claimant.key for claimant in self._claimants.get(place, ()))
@@ -177,6 +179,7 @@ class Claims:
     def set_api_servers(self, places: frozenset[tuple[Address, int]]) -> None:
         """Set the API server's addresses and ports.  No Service gets an external address there, by any protocol."""
         changed, self._api_servers = self._api_servers ^ places, places
+        self.has_changed = True
         self._changed_places |= {Claim(address, protocol, port) for address, port in changed for protocol in Protocol}
         if self._config.external_ip_cidrs:
             self._changed_places |= {address for address, _ in changed}
@@ -254,6 +257,7 @@ class Claims:
         return claimants[0] if claimants else None
 
     def _change(self, service: Service, *, present: bool) -> None:
+        self.has_changed = True
         external = external_addresses(service, self._config)
         inside, outside = (Claimant(is_external, service.created, service.key) for is_external in (False, True))
         for claim, is_external in _claims_of(service, external):

@@ -131,6 +131,8 @@ def _draw(method: _Method, prefix: str, policy: TrafficPolicy, count: int) -> Dr
     facts = _list(method, prefix, policy)
     slots = _slots(method, count)
     expression, how = _expression(method, count)
+    number = _number(method, policy, count, is_sticky=False)
+    sticky = tuple(_number(method, policy, count, is_sticky=True) for _ in method.remembered)
     return DrawFacts(
         table=facts.table,
         ip=facts.ip,
@@ -138,11 +140,12 @@ def _draw(method: _Method, prefix: str, policy: TrafficPolicy, count: int) -> Dr
         list=facts.list,
         suffix=method.draw.suffix,
         count=count,
-        number=_number(method, policy, count, is_sticky=False),
-        sticky=tuple(_number(method, policy, count, is_sticky=True) for _ in method.remembered),
+        number=number,
+        sticky=sticky,
         draw=f"meta l4proto . {expression} map @{slots[0][0]}" if slots else expression,
         how=how,
         slots=slots,
+        of_port=sticky[0] if sticky else number,
     )
 
 

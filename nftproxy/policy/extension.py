@@ -119,7 +119,11 @@ class View(Interface):
     """Something that an extension derives from the state beside rules."""
 
     def refresh(self, change: Change) -> None:
-        """Follow a change.  It is called while a Service or the configuration asks for the extension, and once more."""
+        """Update the view after a change.
+
+        It is called while a Service or the configuration asks for the extension, and after the change by which the last
+        of them stops asking.
+        """
 
 
 AddToPort = Callable[[CompiledPort], Addition | None]

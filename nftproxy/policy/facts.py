@@ -144,11 +144,8 @@ class DrawFacts(msgspec.Struct, frozen=True):
     draw: str
     how: str
     slots: tuple[tuple[str, tuple[tuple[str, str], ...]], ...]
-
-    @property
-    def of_port(self) -> str:
-        """The number that the fronts of this very Service port have in `services`."""
-        return self.sticky[0] if self.sticky else self.number
+    of_port: str
+    """The number that the fronts of this very Service port have in `services`."""
 
 
 class Front(msgspec.Struct, frozen=True, gc=False):

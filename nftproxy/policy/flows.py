@@ -37,7 +37,7 @@ from nftproxy.model.objects import ObjectKey, Service, ServicePort, TrafficPolic
 from nftproxy.policy.choosing.candidates import Candidate, candidates_of
 from nftproxy.policy.claims import NODE, Claim
 from nftproxy.policy.extension import UNRESTRICTED, Settings
-from nftproxy.policy.fronts import ClaimedFront, claimed_fronts, nodeport_addresses, own_addresses
+from nftproxy.policy.fronts import ClaimedFront, claimed_fronts, nodeport_addresses
 from nftproxy.policy.state import ClusterState
 
 
@@ -136,7 +136,7 @@ def lasting_fronts(state: ClusterState, settings: Settings, family: Family, serv
     if not served:  # as with nearly every Service
         return {}
     endpoints = state.endpoints_of(service, family)
-    own = own_addresses(state)
+    own = state.own_addresses
     found: LastingFronts = {}
     for port, fronts in served:
         offered = candidates_of(endpoints, port)

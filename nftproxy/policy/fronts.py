@@ -51,7 +51,8 @@ class ClaimedFront(NamedTuple):
     """A front that a Service port claims, with the policy for it.
 
     `denial` says why the Service doesn't get the front, None if it does.  `is_external` says that clients come from
-    outside: all but ClusterIPs.
+    outside: all but ClusterIPs.  `lists` are the maps that have the front's draws, each with the policy that selects
+    the list.
     """
 
     claim: Claim
@@ -59,12 +60,7 @@ class ClaimedFront(NamedTuple):
     policy: TrafficPolicy
     is_external: bool
     denial: Denial | None
-
-    def lists(self) -> Iterator[tuple[str, TrafficPolicy]]:
-        """The maps that have the front's draws, each with the policy that selects the list."""
-        yield "services", self.policy
-        if self.is_external and self.policy is TrafficPolicy.LOCAL:
-            yield "short_circuits", TrafficPolicy.CLUSTER
+    lists: tuple[tuple[str, TrafficPolicy], ...]
 
 
 class HealthCheckPort(NamedTuple):
@@ -72,11 +68,6 @@ class HealthCheckPort(NamedTuple):
 
     claim: Claim
     denial: Denial | None
-
-
-def own_addresses(state: ClusterState) -> frozenset[Address]:
-    """The addresses on the node's interfaces.  While these aren't known, the addresses of the Node object stand in."""
-    return frozenset(state.node.addresses) if state.host_addresses is None else state.host_addresses
 
 
 def nodeport_addresses(state: ClusterState, config: Config, family: Family) -> tuple[Address, ...]:
@@ -87,7 +78,7 @@ def nodeport_addresses(state: ClusterState, config: Config, family: Family) -> t
     a loopback source, which no endpoint could answer.  localhost.py serves node ports there without rules.
     """
     asked = config.node_port_addresses
-    matching = sorted(a for a in own_addresses(state) if is_within(a, asked.networks))
+    matching = sorted(a for a in state.own_addresses if is_within(a, asked.networks))
     primary = of_family(state.node.addresses, family)[:1] if asked.primary else ()
     selected = dict.fromkeys((*primary, *of_family(matching, family)))
     return tuple(address for address in selected if not is_loopback(address))
@@ -135,7 +126,10 @@ def claimed_fronts(
 def _claimed_front(service: Service, claim: Claim, kind: ClaimKind, denial: Denial | None) -> ClaimedFront:
     is_external = kind is not ClaimKind.CLUSTER_IP
     policy = service.external_policy if is_external else service.internal_policy
-    return ClaimedFront(claim, _front(claim), policy, is_external, denial)
+    lists: tuple[tuple[str, TrafficPolicy], ...] = (("services", policy),)
+    if is_external and policy is TrafficPolicy.LOCAL:
+        lists = (*lists, ("short_circuits", TrafficPolicy.CLUSTER))
+    return ClaimedFront(claim, _front(claim), policy, is_external, denial, lists)
 
 
 def _front(claim: Claim) -> Front:

@@ -72,7 +72,7 @@ class HealthChecks:
         self._ports: dict[ObjectKey, int] = {}
 
     def note_taken(self, ports: frozenset[int]) -> None:
-        """Replace `taken`."""
+        """Note the ports that the agent can't open."""
         self.taken = ports
 
     def refresh(

@@ -131,7 +131,8 @@ def size(
     lists = 1 + (service.external_policy is TrafficPolicy.LOCAL)
     outside = front + lists + bool(service.source_ranges)
     node_ports = sum([port.node_port > 0 for port in service.ports])
-    elements = crowded + extra + keys_at_most(service.source_ranges)
+    elements = crowded + extra
+    elements += keys_at_most(service.source_ranges) if service.source_ranges else 0
     elements += _of_timeout(service)
     for family, (inside, external) in addresses_by_family(service).items():
         elements += inside * (len(service.ports) * front + 1) + (external * len(service.ports) + node_ports) * outside
@@ -247,7 +248,9 @@ def _most_placed(
     service: Service, slices: Collection[EndpointSlice], endpoints: int, protocol: Protocol, most_rows: MostRows
 ) -> int:
     """The most rows of so many endpoints at a front: more if weights or an extension repeat them."""
-    is_weighted = bool(service.options[WEIGHTS]) or any(each.options[WEIGHT] is not None for each in slices)
+    weighed = [each for each in slices if each.options is not PLAIN]
+    is_weighted = service.options is not PLAIN and bool(service.options[WEIGHTS])
+    is_weighted = is_weighted or any(each.options[WEIGHT] is not None for each in weighed)
     rows = most_weighted(endpoints) if is_weighted else endpoints
     return _most_drawn(service, protocol, endpoints, rows, most_rows) if endpoints else 0
 

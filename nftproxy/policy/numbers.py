@@ -112,6 +112,7 @@ def namespace_number(namespace: str, family: Family) -> str:
     return as_address(int.from_bytes(digest, "big"), family)
 
 
+@functools.lru_cache(maxsize=1024)
 def slot_addresses(count: int, family: Family) -> tuple[str, ...]:
     """The slots of a list as addresses, up to the next power of two.  Each text is the same object every time."""
     return _slot_addresses((count - 1).bit_length(), family)

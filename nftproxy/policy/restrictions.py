@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from nftproxy.model.addresses import Address, Family, of_family
 from nftproxy.model.objects import Service
 from nftproxy.policy.claims import Denial
-from nftproxy.policy.extension import UNRESTRICTED, Extension, Restriction, Settings
+from nftproxy.policy.extension import Extension, Restriction, Settings
 from nftproxy.policy.fronts import (
     ClaimedFront,
     LostClaim,
@@ -21,8 +21,6 @@ from nftproxy.policy.state import ClusterState
 
 def restriction(extensions: Sequence[Extension], service: Service, family: Family) -> Restriction:
     """The clients that extensions exclude from a Service, and the addresses to which they extend source ranges."""
-    if not extensions:
-        return UNRESTRICTED
     found = [each.restriction(service, family) for each in extensions]
     guarded = tuple(address for each in found for address in each.guarded)
     return Restriction(guarded, any(each.denies for each in found))

@@ -99,6 +99,7 @@ class ClusterState:
     each with the reason.  `excess_changes` counts the changes of `excessive`.
     `ignored` are the Services that aren't for this proxy, which no rule depends on.
     `users` has the `services` that ask for each part of an extension.  `observed` are the observations of extensions.
+    `own_addresses` are the addresses on the node's interfaces.  While these aren't known, those of the Node stand in.
     """
 
     def __init__(
@@ -111,6 +112,7 @@ class ClusterState:
         self.has_node = False
         """Whether the cluster has a Node of this name."""
         self.host_addresses: frozenset[Address] | None = None
+        self.own_addresses = frozenset[Address]()
         self.observed: dict[type[Observation], Observation] = {}
         self.api_servers: frozenset[Place] = frozenset()
         self.services: dict[ObjectKey, Service] = {}
@@ -125,6 +127,8 @@ class ClusterState:
         self.claims = Claims(config)
         self._slices: dict[ObjectKey, EndpointSlice] = {}
         self._crowds: dict[ObjectKey, int] = {}
+        self._extra: dict[ObjectKey, int] = {}
+        """The most elements that Services have by extensions, where there are any."""
         self._orphans = Orphans()
         self._moved = dict[ObjectKey, None]()
         """The Services that have come or gone, or that a slice names which doesn't exist: orphans begin or end here."""
@@ -242,7 +246,8 @@ class ClusterState:
         if self._moved:
             yield from self._move_orphans(touched)
         yield from self._judge_all(touched)
-        touched.services |= self.claims.pop_affected()
+        if self.claims.has_changed:  # not by a change of endpoints
+            touched.services |= self.claims.pop_affected()
         return touched
 
     def _list(
@@ -277,7 +282,7 @@ class ClusterState:
                 self.has_node = True
                 self._change_node(new, touched)
             case HostAddresses() if self.host_addresses != new.addresses:
-                self.host_addresses = new.addresses
+                self.host_addresses = self.own_addresses = new.addresses
                 touched.table = touched.everything = True
             case Observation():
                 before = self.observed.get(type(new))
@@ -319,10 +324,13 @@ class ClusterState:
     def _change_service(self, key: ObjectKey, new: Service | None) -> None:
         if self._given.get(key) == new:
             return
+        self._extra.pop(key, None)
         if new is None:
             del self._given[key]
         else:
             self._given[key] = new
+            if extra := self._extended.elements(new):
+                self._extra[key] = extra
         self._unjudged.add(key)
         self._moved[key] = None
 
@@ -365,7 +373,7 @@ class ClusterState:
         else:
             offered = zip(slices, offered_ports(given, slices), strict=True)
             crowded = sum([self._crowds.get(each.key, 0) * count for each, count in offered])
-            self._budget.put(given, size(given, slices, crowded, self._extended.elements(given), most_rows))
+            self._budget.put(given, size(given, slices, crowded, self._extra.get(key, 0), most_rows))
         return reason
 
     def _enter(self, key: ObjectKey, excess: Exceeded | Shortage | None, touched: Invalidation) -> None:
@@ -433,6 +441,8 @@ class ClusterState:
 
     def _change_node(self, new: Node, touched: Invalidation) -> None:
         old, self.node = self.node, new
+        if self.host_addresses is None:
+            self.own_addresses = frozenset(new.addresses)
         if old != msgspec.structs.replace(
             new, is_deleted=old.is_deleted, taints=old.taints
         ):  # no rule depends on these

@@ -51,7 +51,7 @@ class Installed(msgspec.Struct, frozen=True):
 
 
 class Size(NamedTuple):
-    """How large a transaction is."""
+    """The size of a transaction, for the log and the metrics."""
 
     statements: int
     """Declarations, elements, and commands that delete or empty a container."""

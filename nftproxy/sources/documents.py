@@ -86,7 +86,7 @@ def json_documents(text: str) -> Iterator[Document]:
 
 
 class _Malformed(Exception):
-    """A document can't be read.  The line is in the text, from 0."""
+    """A document can't be read.  `line` is a line of the text, counted from 0."""
 
     def __init__(self, message: str, line: int) -> None:
         super().__init__(message)

@@ -49,7 +49,7 @@ class FileContents(NamedTuple):
 
 
 class Manifests(NamedTuple):
-    """The contents of files."""
+    """The objects in files of manifests, and everything that can't be used."""
 
     objects: list[ClusterObject]  # each once
     ignored: list[Ignored]  # objects that aren't for this proxy

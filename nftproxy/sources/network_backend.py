@@ -67,7 +67,7 @@ class AsyncioBackend(httpcore.AsyncNetworkBackend):
 
 
 class _Stream(httpcore.AsyncNetworkStream):
-    """A connection."""
+    """A connection for httpcore over streams of asyncio."""
 
     def __init__(
         self,

@@ -26,7 +26,7 @@ _RANGE = re.compile(r"[0-9a-f:.]+/[0-9]+")
 
 
 class Proxy(NamedTuple):
-    """A proxy."""
+    """A proxy on the way to the API server."""
 
     url: str  # without user and password
     named_by: str  # a variable of the environment, or `KUBECONFIG`

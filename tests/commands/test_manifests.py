@@ -535,6 +535,30 @@ def test_each_distribution_has_its_recipe(name: str) -> None:
     assert all(isinstance(yaml.safe_load(block), dict) for block in blocks)
 
 
+IMPOSSIBLE = {"GKE", "OpenShift", "MicroK8s", "EKS Auto Mode", "Fargate", "virtual-kubelet"}
+"""Where nftproxy can't replace kube-proxy."""
+SYSTEMS = {"Flatcar", "Bottlerocket", "Amazon Linux"}
+"""Operating systems of nodes, for any distribution."""
+
+
+def first_cells(page: str, heading: str) -> set[str]:
+    """The names in the first cells of the table below a heading."""
+    section = (CHECKOUT / "docs" / page).read_text().partition(heading)[2].partition("\n#")[0]
+    cells = re.findall(r"^\| ([^|]+) \|", section, re.MULTILINE)
+    return {name.removesuffix(", also of Rancher") for cell in cells for name in re.split(r", (?!also)", cell)}
+
+
+def test_each_distribution_has_a_row() -> None:
+    """The pages name each distribution of `--for`, those where nftproxy can't be, and the systems of nodes."""
+    known = {each.title for each in DISTRIBUTIONS.values()}
+    assert first_cells("migrate.md", "### Distribution by distribution") - {"---", "distribution"} == {
+        *known, *IMPOSSIBLE, *SYSTEMS, "kind"
+    }  # fmt: skip
+    assert first_cells("install.md", "### Others") >= IMPOSSIBLE | SYSTEMS
+    tried = {"RHEL 9", "Ubuntu 22.04", "Ubuntu 24.04", "Talos", "Amazon Linux 2023"} | SYSTEMS - {"Amazon Linux"}
+    assert first_cells("support.md", "## Other distributions") - {"---", "distribution"} == tried
+
+
 def test_a_startup_taint_is_the_same_everywhere() -> None:
     """Every distribution's setting has one taint of the key that the documentation uses, with the effect NoSchedule."""
     for distribution in DISTRIBUTIONS.values():

@@ -240,6 +240,7 @@ DRAW = DrawFacts(
     draw="numgen random mod 2",
     how="draws one of 2 slots",
     slots=(),
+    of_port="0.0.0.2",
 )
 STICKY = structs.replace(LIST, affinities=((60, "0.0.0.60"),))
 FRONT = Front("", "10.96.0.10 . tcp . 80", "10.96.0.10 . 80")

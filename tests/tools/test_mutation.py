@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import ast
 import shutil
 from pathlib import Path
@@ -11,7 +10,7 @@ import pytest
 
 from tests.test_imports import PURE_ELSEWHERE
 from tools.mutation import python, template
-from tools.mutation.__main__ import Report, all_mutants, chosen, explanations
+from tools.mutation.__main__ import Report, all_mutants, drawn, explanations
 from tools.mutation.campaign import Campaign
 from tools.mutation.killers import CHECKOUT, PACKETS, STAGES, TARGETS
 from tools.mutation.mutant import Fault, Identity, Mutant, mutants_of
@@ -207,13 +206,12 @@ def test_a_mutant_lives_exactly_if_it_is_explained(
 
 def test_a_sample_keeps_its_mutants() -> None:
     """A sample keeps its mutants if mutants outside of it are removed, and another seed draws another sample."""
-    options = argparse.Namespace(lived=None, sample=10, seed=1)
     known = all_mutants("policy/claims")
-    drawn = chosen(known, options)
-    others = [mutant for mutant in known if mutant not in drawn]
-    assert (len(drawn), len(others) > 20) == (10, True)
-    assert chosen([*others[::2], *drawn], options) == drawn
-    assert chosen(known, argparse.Namespace(lived=None, sample=10, seed=2)) != drawn
+    sample = drawn(known, 10, seed=1)
+    others = [mutant for mutant in known if mutant not in sample]
+    assert (len(sample), len(others) > 20) == (10, True)
+    assert drawn([*others[::2], *sample], 10, seed=1) == sample
+    assert drawn(known, 10, seed=2) != sample
 
 
 ENTRY = "[[explained]]\nmutants = [['a', '', 'b', 'c']]\nreason = "

@@ -157,11 +157,6 @@ class RealControlPlane:
         return self._processes[program].pid
 
     @property
-    def etcd_port(self) -> int:
-        """The port at which etcd has clients, at 127.0.0.1."""
-        return int(self._etcd[0].rpartition(":")[2])
-
-    @property
     def data(self) -> Path:
         """The data of etcd."""
         return self.directory / "etcd"

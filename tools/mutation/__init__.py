@@ -1,6 +1,6 @@
 """Mutation testing: templates and policy code are damaged, a statement at a time, and the tests must fail.
 
-    python -m tools.mutation [--only FILE] [--sample N] [--seed S] [--stage NAME] [--fast] [--log FILE] [--lived FILE]
+    python -m tools.mutation [--only FILE] [--sample N] [--seed S] [--log FILE]
 
 A *mutant* is a template or module with one small fault.  The tests that run the damaged place are run until a test
 fails, which kills the mutant.  A surviving mutant shows that a test is missing or that code does nothing.  If neither
@@ -11,6 +11,5 @@ kill.  A test that fails only once is reported as flaky.
 Mutants of Python code are tried with the tests that run their line, according to coverage.  Mutants of templates are
 tried with packets alone, since a text that is compared with itself (examples/) doesn't show its effect.
 
-Existing tools don't fit: mutmut damages functions only, cosmic-ray starts an interpreter for each mutant, both identify
-mutants by number, and neither reads templates.
+docs/decisions/mutation.md compares it with cosmic-ray and mutmut.
 """

@@ -75,19 +75,9 @@ class Report(NamedTuple):
         return [each for each in self.explained if each not in self.known or each in killed]
 
 
-def chosen(mutants: list[Mutant], options: argparse.Namespace) -> list[Mutant]:
-    """Return the mutants to try: all, the survivors of another run, or a sample."""
-    if options.lived:
-        lived = {line.removeprefix("passed: ") for line in options.lived.read_text().splitlines()}
-        mutants = [mutant for mutant in mutants if str(mutant.identity) in lived]
-    if options.sample:
-        mutants = sorted(mutants, key=lambda mutant: _lot(mutant, options.seed))[: options.sample]
-    return mutants
-
-
-def _lot(mutant: Mutant, seed: int) -> bytes:
-    """Return a sort key for sampling.  It depends on the mutant alone, so that a sample keeps unchanged mutants."""
-    return hashlib.blake2b(f"{seed} {mutant.identity}".encode()).digest()
+def drawn(mutants: list[Mutant], count: int, seed: int) -> list[Mutant]:
+    """Draw a sample.  A mutant's lot depends on the mutant alone, so that a sample keeps unchanged mutants."""
+    return sorted(mutants, key=lambda each: hashlib.blake2b(f"{seed} {each.identity}".encode()).digest())[:count]
 
 
 def show(report: Report) -> None:
@@ -119,23 +109,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--sample", type=int, metavar="N", help="only N mutants, drawn at random")
     parser.add_argument("--seed", type=int, default=random.randrange(2**32), help="draws the same sample again")
     parser.add_argument("--log", type=Path, metavar="FILE", help="write what becomes of each mutant, as it does")
-    parser.add_argument("--lived", type=Path, metavar="FILE", help="only those that lived, as such a log says")
-    parser.add_argument("--stage", choices=[stage.name for stage in STAGES], help="only these tests, for a first look")
-    parser.add_argument("--fast", action="store_true", help="only fast tests, for a first look")
     parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="how many at a time")
     options = parser.parse_args(arguments)
     explained = explanations()
     known = all_mutants()
-    mutants = chosen([each for each in known if options.only in each.identity.file], options)
+    mutants = [each for each in known if options.only in each.identity.file]
     if options.sample:
+        mutants = drawn(mutants, options.sample, options.seed)
         print(f"{len(mutants)} of {len(known)} mutants: --sample {options.sample} --seed {options.seed}", flush=True)
     needed = {stage for mutant in mutants for stage in stages_for(mutant.identity.file)}
-    stages = [stage for stage in STAGES if stage in needed and options.stage in (None, stage.name)]
+    stages = [stage for stage in STAGES if stage in needed]
     trials.preload()
     with tempfile.TemporaryDirectory(prefix="nftproxy-mutation-") as directory:
         campaign = Campaign(mutants, stages, Path(directory), options.jobs)
-        campaign.log, campaign.only_fast = options.log, options.fast
-        campaign.doubted = explained
+        campaign.log, campaign.doubted = options.log, explained
         campaign.run()
     report = Report(campaign.results, explained, {mutant.identity for mutant in known})
     show(report)

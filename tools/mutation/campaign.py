@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import operator
-import statistics
 import sys
 from collections import Counter
 from collections.abc import Collection, Generator, Iterator, Sequence
@@ -15,9 +14,6 @@ from tools.mutation.killers import CHECKOUT, TEMPLATES, Stage, stages_for
 from tools.mutation.mutant import Identity, Mutant
 from tools.mutation.trials import Measured, Result, Tree, Trial
 
-SLOW = 20
-"""A first look leaves out tests that take `SLOW` times as long as the median."""
-
 
 class Campaign:
     """A run of many mutants, several at a time."""
@@ -25,15 +21,11 @@ class Campaign:
     log: Path | None = None
     """A file that gets a line for each mutant as soon as its result is known."""
 
-    only_fast: bool = False
-    """Whether slow tests are left out."""
-
     doubted: Collection[Identity] = frozenset()
     """Mutants that no test is expected to kill.  For these a test must fail twice to count."""
 
     def __init__(self, mutants: Sequence[Mutant], stages: Sequence[Stage], directory: Path, jobs: int) -> None:
         self._mutants = mutants
-        self._stages = stages
         first = Tree(directory / "0", CHECKOUT)
         self._measured = trials.measure(first, stages, sorted({m.identity.file for m in mutants} - {*TEMPLATES}))
         self._trees = [first, *(Tree(directory / str(number), first.root) for number in range(1, jobs))]
@@ -117,7 +109,7 @@ class Campaign:
     def _batches(self, mutant: Mutant) -> Iterator[tuple[Stage, list[str]]]:
         """Yield the tests to run by stage, first the module's own test file, as this imports the fewest files."""
         own = f"/test_{Path(mutant.identity.file).stem}.py"
-        for stage in (each for each in stages_for(mutant.identity.file) if each in self._stages):
+        for stage in (each for each in stages_for(mutant.identity.file) if each.name in self._measured):
             tests = self._tests(mutant, stage)
             is_own = [trials.file_of(test).endswith(own) for test in tests]
             for batch in (list(compress(tests, is_own)), list(compress(tests, map(operator.not_, is_own)))):
@@ -126,9 +118,7 @@ class Campaign:
 
     def _tests(self, mutant: Mutant, stage: Stage) -> list[str]:
         measured = self._measured[stage.name]
-        tests = self._ordered(stage, trials.selected(mutant, stage, measured), measured)
-        longest = SLOW * statistics.median(measured.seconds.values())
-        return [test for test in tests if not self.only_fast or measured.seconds[test] < longest]
+        return self._ordered(stage, trials.selected(mutant, stage, measured), measured)
 
     def _ordered(self, stage: Stage, tests: list[str], measured: Measured) -> list[str]:
         """Order tests that share fixtures by file, with the most kills per second of run time first."""

@@ -127,7 +127,7 @@ class Exchange:
             part = b" " * self._settings.piece
 
     async def refuse(self, error: ApiError) -> web.StreamResponse:
-        """Send a Status."""
+        """Answer with an error, as a Status."""
         headers = {} if error.retry_after is None else {"Retry-After": str(error.retry_after)}
         return await self.answer(error.code, error.body, **headers)
 

@@ -105,7 +105,7 @@ class Stale:
 
 @dataclass(frozen=True)
 class Reset:
-    """The connection is reset."""
+    """A fault that resets the connection."""
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from nftproxy_conformance.apiserver.status import ApiError
 
 
 class Format(Enum):
-    """A format, by the media type of answers."""
+    """A format of answers, with its media type as value."""
 
     JSON = "application/json"
     YAML = "application/yaml"

@@ -113,7 +113,7 @@ class Handler:
         return None
 
     async def _right(self, exchange: Exchange, target: Target | None) -> web.StreamResponse:
-        """Give the right answer."""
+        """Answer as a server without faults does."""
         request = exchange.request
         authorization = request.headers.get("authorization", "")
         request.user = self._access.user(authorization, exchange.certificate_name)

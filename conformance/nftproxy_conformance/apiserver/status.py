@@ -95,25 +95,25 @@ def success(target: Target, uid: str) -> bytes:
 
 
 def not_found(target: Target) -> ApiError:
-    """There is no such object."""
+    """Return the Status if there is no such object."""
     return ApiError(404, f'{_qualified(target)} "{target.name}" not found', details=_details(target))
 
 
 def already_exists(target: Target) -> ApiError:
-    """An object of this name is there already."""
+    """Return the Status if an object of this name exists already."""
     message = f'{_qualified(target)} "{target.name}" already exists'
     return ApiError(409, message, "AlreadyExists", _details(target))
 
 
 def conflict(target: Target) -> ApiError:
-    """The object has changed since the writer read it."""
+    """Return the Status if the object has changed since the writer read it."""
     changed = "the object has been modified; please apply your changes to the latest version and try again"
     message = f'Operation cannot be fulfilled on {_qualified(target)} "{target.name}": {changed}'
     return ApiError(409, message, details=_details(target))
 
 
 def forbidden(target: Target, verb: str, user: str) -> ApiError:
-    """No rule allows this user to do this."""
+    """Return the Status if no rule allows this user to do this."""
     where = f'in the namespace "{target.namespace}"' if target.namespace else "at the cluster scope"
     name = f' "{target.name}"' if target.name else ""
     message = (
@@ -124,24 +124,24 @@ def forbidden(target: Target, verb: str, user: str) -> ApiError:
 
 
 def is_terminating(target: Target) -> ApiError:
-    """The namespace is being deleted, and takes nothing new."""
+    """Return the Status if the namespace is being deleted, and takes nothing new."""
     message = f"unable to create new content in namespace {target.namespace} because it is being terminated"
     cause = {"reason": "NamespaceTerminating", "message": message, "field": "metadata.namespace"}
     return ApiError(403, message, details=_details(target) | {"causes": [cause]})
 
 
 def forbidden_path(path: str, user: str) -> ApiError:
-    """No rule allows this user to read this path."""
+    """Return the Status if no rule allows this user to read this path."""
     return ApiError(403, f'forbidden: User "{user}" cannot get path "{path}"', details={})
 
 
 def unknown_resource() -> ApiError:
-    """The group is known, and this resource or version of it isn't."""
+    """Return the Status if the group is known, and this resource or version of it isn't."""
     return ApiError(404, "the server could not find the requested resource", details={})
 
 
 def invalid_object(target: Target, name: str, causes: Iterable[Cause]) -> ApiError:
-    """An object that validation refuses, with the cause of each fault."""
+    """Return the Status of an object that validation refuses, with the cause of each fault."""
     kind = target.resource.kind
     # Events are validated as those of the core group
     group = {"group": target.resource.group} if target.resource.group and kind != "Event" else {}
@@ -149,7 +149,7 @@ def invalid_object(target: Target, name: str, causes: Iterable[Cause]) -> ApiErr
 
 
 def invalid_options(causes: Iterable[Cause]) -> ApiError:
-    """The query contradicts itself."""
+    """Return the Status for a query whose options contradict each other."""
     kind, group = "ListOptions", "meta.k8s.io"
     return _invalid(f"{kind}.{group}", "", {"group": group, "kind": kind}, causes)
 
@@ -171,12 +171,12 @@ def unreadable_version(text: str, *, is_checked: bool) -> ApiError:
 
 
 def expired(revision: int, floor: int) -> ApiError:
-    """A watch from a version that is no longer kept."""
+    """Return the Status of a watch from a version that is no longer kept."""
     return ApiError(410, f"too old resource version: {revision} ({floor})")
 
 
 def too_large(revision: int, current: int) -> ApiError:
-    """A list from a version that is yet to come."""
+    """Return the Status of a list from a version that is yet to come."""
     causes = [{"reason": "ResourceVersionTooLarge", "message": "Too large resource version"}]
     message = f"Timeout: Too large resource version: {revision}, current: {current}"
     return ApiError(504, message, details={"causes": causes, "retryAfterSeconds": 1})

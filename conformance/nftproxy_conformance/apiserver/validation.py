@@ -30,27 +30,27 @@ class Cause(NamedTuple):
 
 
 def required(field: str) -> Cause:
-    """A field that must be there isn't."""
+    """Return the cause for a required field that isn't there."""
     return Cause("FieldValueRequired", field, "Required value")
 
 
 def invalid(field: str, value: Any, why: str) -> Cause:
-    """A value that is not as it must be."""
+    """Return the cause for an invalid value."""
     return Cause("FieldValueInvalid", field, f"Invalid value: {value!r}: {why}")
 
 
 def duplicate(field: str, value: Any) -> Cause:
-    """A value that must be there once is there again."""
+    """Return the cause for a value that is in a list twice."""
     return Cause("FieldValueDuplicate", field, f"Duplicate value: {value!r}")
 
 
 def forbidden(field: str, why: str) -> Cause:
-    """A field that may not be there is."""
+    """Return the cause for a field that may not be set."""
     return Cause("FieldValueForbidden", field, f"Forbidden: {why}")
 
 
 def too_many(field: str, most: int) -> Cause:
-    """A list is longer than it may be."""
+    """Return the cause for a list of more than `most` items."""
     return Cause("FieldValueTooMany", field, f"Too many: must have at most {most} items")
 
 
@@ -144,7 +144,7 @@ def ordinary_address(field: str, value: Any, version: int | None = None) -> Iter
 
 
 def network(field: str, value: Any) -> Iterator[Cause]:
-    """Check a CIDR without bits beyond the prefix."""
+    """Check a CIDR, in which bits beyond the prefix must be 0."""
     text = value if isinstance(value, str) else ""
     host, slash, length = text.rpartition("/")
     try:

@@ -46,7 +46,7 @@ class _End(NamedTuple):
 
 
 class Connection(NamedTuple):
-    """A forwarded connection."""
+    """A connection through the node, with what its packets need after the handshake."""
 
     protocol: str
     client: _End

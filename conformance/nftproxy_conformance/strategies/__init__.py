@@ -12,10 +12,10 @@ R = TypeVar("R")
 
 
 def quick(examples: int = 0) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Hypothesis settings for these properties: few examples, since each is a whole cluster, and no deadline.
+    """Return settings of Hypothesis for properties of whole clusters: few examples, and no deadline.
 
     Args:
-        examples: how many there are at least, where the profile has fewer.
+        examples: the least number of examples, if the profile has fewer.
     """
     return settings(
         max_examples=max(examples, settings().max_examples),

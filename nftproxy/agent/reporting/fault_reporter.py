@@ -161,7 +161,7 @@ class FaultReporter:
         self._events.report(map(occurrences.conflict, losses))
 
     def _report_ended_losses(self, judged: Set[ObjectKey]) -> None:
-        """Log the end of conflicts, and conflicts of which another Service has won the address."""
+        """Log the conflicts that have ended, and those in which the address has passed to another Service."""
         claims, losses = self._pipeline.state.claims, self._pipeline.losses
         concerned = judged | self._holders.losers_to(judged)
         lost = {key: losses[key][0] for key in concerned if key in losses}

@@ -37,7 +37,7 @@ class Fault(Protocol):
 
 
 def conflict(lost: LostClaim) -> Occurrence:
-    """A Service doesn't get an address or port that it claims.
+    """Return the occurrence of a Service that doesn't get an address or port that it claims.
 
     The note doesn't name the Service that has it, since readers of this namespace may not see other namespaces.
     """
@@ -47,18 +47,18 @@ def conflict(lost: LostClaim) -> Occurrence:
 
 
 def refusal(family: Family, service: ObjectKey, why: str) -> Occurrence:
-    """The kernel refuses a Service's rules of a family."""
+    """Return the occurrence of a Service whose rules of a family the kernel refuses."""
     note = f"the kernel refuses its rules for {FAMILY_NAMES[family]}: {why}"
     return Occurrence(service, "RulesRefused", "Load", note, Code.QUARANTINED, lasts=True)
 
 
 def excess(service: ObjectKey, excess: Exceeded | Shortage) -> Occurrence:
-    """A Service has no rules, as it exceeds a limit or the budget."""
+    """Return the occurrence of a Service without rules, as it exceeds a limit or the budget."""
     return Occurrence(service, "LimitExceeded", "Load", f"not served: {excess.reason}", excess.code, lasts=True)
 
 
 def unused_annotations(problems: Iterable[Problem]) -> Iterator[Occurrence]:
-    """Annotations of Services under nftproxy's own prefix that have no effect.  Other problems are skipped."""
+    """Yield an occurrence for each of nftproxy's annotations on a Service without an effect.  Skip other problems."""
     for problem in problems:
         kind, _, name = problem.object.partition(" ")
         if problem.code is Code.ANNOTATION_UNUSED and kind == "Service":
@@ -67,18 +67,18 @@ def unused_annotations(problems: Iterable[Problem]) -> Iterator[Occurrence]:
 
 
 def invalid_configuration(node: str, fault: str) -> Occurrence:
-    """The configuration has changed and can't be used."""
+    """Return the occurrence of a changed configuration that can't be used."""
     note = f"the configuration has changed and can't be used; the previous configuration stays in force: {fault}"
     code = Code.CONFIGURATION_NOT_APPLIED
     return Occurrence(ObjectKey("", node), "InvalidConfiguration", "Configure", note, code)
 
 
 def startup_taint_stays(node: str, why: str) -> Occurrence:
-    """The startup taint can't be removed from the Node."""
+    """Return the occurrence of a startup taint that can't be removed from the Node."""
     return Occurrence(ObjectKey("", node), "StartupTaintStays", "RemoveTaint", why, Code.STARTUP_TAINT_STAYS)
 
 
 def start(node: str) -> Occurrence:
-    """The proxy starts on the node, in kube-proxy's words."""
+    """Return the occurrence of the agent's start, in kube-proxy's words."""
     subject, note = ObjectKey("", node), "nftproxy is starting"
     return Occurrence(subject, "Starting", "StartKubeProxy", note, Code.STARTING, is_warning=False)

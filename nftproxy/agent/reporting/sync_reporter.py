@@ -254,7 +254,7 @@ class SyncReporter:
                 self._slow.log(transaction, families, self._lapped - began, self._lapped)
 
     def applied(self, size: int, families: Collection[Family], *, full: bool) -> None:
-        """Note that the kernel holds the taken events in these families, by a transaction of `size` characters."""
+        """Note that a transaction of `size` characters was applied in these families, with all events taken so far."""
         now = self._clocks()
         seconds = now.steady - self._began.steady
         self._applied = self._taken

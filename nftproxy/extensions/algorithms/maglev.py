@@ -59,9 +59,9 @@ def table(endpoints: tuple[str, ...], weights: tuple[int, ...], size: int) -> tu
 
 
 def _takers(weights: Sequence[int]) -> Iterator[int]:
-    """Yield the endpoint that takes each next row, without end.  In a round they have the order of the endpoints.
+    """Yield for each row of the table the endpoint that takes it, by weight.  The iterator has no end.
 
-    A round visits only the endpoints that take a row in it: light endpoints rarely do beside a heavy endpoint.
+    It goes in rounds, in which endpoints keep their order.  A light endpoint takes no row in most rounds.
     """
     highest = max(weights)
     accounts = [0] * len(weights)

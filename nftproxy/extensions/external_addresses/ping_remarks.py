@@ -13,7 +13,6 @@ from nftproxy.extensions.external_addresses.rules import answering_addresses
 from nftproxy.model.addresses import Network
 from nftproxy.pipeline import Pipeline
 from nftproxy.policy.claims import NODE
-from nftproxy.policy.fronts import own_addresses
 from nftproxy.policy.ranges import INSIDE
 from nftproxy.rules.ruleset import Element
 
@@ -24,7 +23,7 @@ def pings_said(pipeline: Pipeline, spot: ToAddress, served: Served, asking: Sequ
     This looks at all elements of the family.
     """
     state, address = pipeline.state, served.reach.claim.address
-    is_left_alone = address == NODE or address in own_addresses(state)
+    is_left_alone = address == NODE or address in state.own_addresses
     if served.reach.is_external and not is_left_alone:
         is_left_alone = not state.claims.is_services_alone(address)
     if is_left_alone or not answers_pings(pipeline.settings.config):

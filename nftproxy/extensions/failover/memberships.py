@@ -70,7 +70,7 @@ def _retried(port: CompiledPort) -> Iterator[tuple[Front, Iterable[Place]]]:
     }
     by_policy = {policy: _refusals_of(judged) for policy, judged in verdicts.items()}
     for claimed in port.had:
-        refusals = [by_policy[policy] for _, policy in claimed.lists()]
+        refusals = [by_policy[policy] for _, policy in claimed.lists]
         if any(each.are_dropped for each in refusals):
             yield claimed.front, dict.fromkeys(place for each in refusals for place in each.passing)
 

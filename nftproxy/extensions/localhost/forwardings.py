@@ -40,7 +40,7 @@ class Forwarding(NamedTuple):
 
 
 class Pin(NamedTuple):
-    """The last endpoint of a local port's clients, its Service, and the time: in seconds of any clock."""
+    """The endpoint that session affinity remembers for a port at localhost, its Service, and when it was last used."""
 
     service: ObjectKey
     endpoint: Place

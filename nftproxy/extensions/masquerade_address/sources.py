@@ -9,7 +9,6 @@ from nftproxy.model.addresses import FAMILY_NAMES, Address, AddressRange, Family
 from nftproxy.model.events import Observation
 from nftproxy.model.settings import Config
 from nftproxy.model.texts import first_of
-from nftproxy.policy.fronts import own_addresses
 from nftproxy.policy.state import ClusterState
 
 
@@ -43,7 +42,7 @@ def node_source(state: ClusterState, config: Config, family: Family) -> NodeSour
     """The source of a family's masqueraded connections.  Only addresses that the node has can take answers."""
     asked = config[MASQUERADE_ADDRESS]
     for given in (each for each in asked if isinstance(each, AddressRange) and each.family is family):
-        own = own_addresses(state)
+        own = state.own_addresses
         absent = [each for each in given.addresses() if each not in own]
         return NodeSource(None, f"the node lacks {first_of(absent)}") if absent else NodeSource(given)
     names = interfaces(config)

@@ -254,7 +254,7 @@ def declarations(family: Family) -> list[Attributes]:
 
 
 def named_set(declared: Attributes) -> NamedSet:
-    """Parse a declaration."""
+    """Return a set or map from the attributes of its declaration."""
     flags = nft.set_flags(declared)
     return NamedSet(
         name=text_of(declared[nft.SET_NAME]),

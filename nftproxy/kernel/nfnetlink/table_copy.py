@@ -215,7 +215,7 @@ def _dump(kind: int, family: int, attributes: bytes = b"") -> list[bytes]:
 
 
 def _send(messages: tuple[bytes, ...]) -> None:
-    """Send one transaction."""
+    """Have the kernel commit messages as one transaction."""
     data = nft.batch(messages)
     with open_socket() as kernel:
         make_room(kernel, socket.SO_SNDBUF, 2 * len(data))

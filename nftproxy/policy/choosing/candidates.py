@@ -12,7 +12,7 @@ from typing import NamedTuple
 import msgspec
 
 from nftproxy.model.addresses import Address, Family, Protocol
-from nftproxy.model.annotations import WEIGHT, WEIGHTS
+from nftproxy.model.annotations import PLAIN, WEIGHT, WEIGHTS
 from nftproxy.model.objects import EndpointSlice, EndpointState, Node, ObjectKey, Place, Service, ServicePort
 
 FULL_WEIGHT = 100
@@ -46,7 +46,8 @@ class ServiceEndpoints(NamedTuple):
         for endpoint_slice in slices:
             for port in endpoint_slice.ports if endpoint_slice.family is family else ():
                 found.setdefault((port.name, port.protocol), []).append((endpoint_slice, port.port))
-        return cls(service.key, family, node, found, dict(service.options[WEIGHTS]), left_out)
+        zone_weights = {} if service.options is PLAIN else dict(service.options[WEIGHTS])
+        return cls(service.key, family, node, found, zone_weights, left_out)
 
     def slices_of(self, port: ServicePort) -> Sequence[tuple[EndpointSlice, int]]:
         """The EndpointSlices for a Service port, each with the number of its own port."""
@@ -115,7 +116,7 @@ def candidates_of(endpoints: ServiceEndpoints, port: ServicePort) -> list[Candid
 
 def weight_of(endpoint_slice: EndpointSlice) -> int:
     """The weight of the endpoints of a slice, without the weights of their zones."""
-    weight = endpoint_slice.options[WEIGHT]
+    weight = None if endpoint_slice.options is PLAIN else endpoint_slice.options[WEIGHT]
     return FULL_WEIGHT if weight is None else weight
 
 

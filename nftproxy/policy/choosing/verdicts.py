@@ -79,7 +79,7 @@ class Choice(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def local(self) -> tuple[Candidate, ...]:
-        """The local list."""
+        """The candidates that policy Local chooses on this node."""
         return tuple([each.candidate for each in self.here if each.local.is_choice])
 
     @property

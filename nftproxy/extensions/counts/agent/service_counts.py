@@ -210,7 +210,7 @@ class ServiceCounts:
         await self._in_thread(self._read_baseline)
 
     async def exposition(self) -> bytes:
-        """Return the series of now, or of the last reading if the kernel can't be read in time.
+        """Return the present series, or those of the last reading if the kernel can't be read in time.
 
         Without fronts to count this returns nothing, and doesn't read the kernel.
         """

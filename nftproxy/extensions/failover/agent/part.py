@@ -32,7 +32,7 @@ class FailoverPart(AgentPart):
         )
 
     def sources(self) -> Mapping[str, AsyncGenerator[Sequence[Event]]]:
-        """The silent endpoints."""
+        """Return the source of the endpoints that don't answer this node, by a name for the log."""
         return {"connections without an answer": self._watch.events()}
 
     def status(self) -> Mapping[str, Sequence[str]]:

@@ -14,7 +14,7 @@ from nftproxy.model.errors import Unavailable
 
 
 class FastPathPart(AgentPart):
-    """The fast path."""
+    """Keeps the table of the fast path in the kernel as the configuration says."""
 
     follows = "fast_path"
 

@@ -21,7 +21,7 @@ class LeastConnectionsPart(AgentPart):
         self._watch = LoadWatch(lists, established_connections, context.metrics, report)
 
     def sources(self) -> Mapping[str, AsyncGenerator[Sequence[Event]]]:
-        """The factors of lists."""
+        """Return the source of new shares for lists with least connections, by a name for the log."""
         return {"connections of endpoints": self._watch.events()}
 
     def rules_loaded(self) -> None:

@@ -8,7 +8,7 @@ from nftproxy.extensions.localhost.forwardings import LocalhostPorts
 
 
 class LocalhostPart(AgentPart):
-    """The forwarder."""
+    """Runs the forwarder of node ports at localhost."""
 
     def __init__(self, context: AgentContext) -> None:
         self._ports = context.pipeline.view(LocalhostPorts)
