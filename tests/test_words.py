@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from pathlib import Path
 
 CHECKOUT = Path(__file__).resolve().parents[1]
-MOST = 39_000
+MOST = 38_000
 """The most words of README.md, CONTRIBUTING.md and docs/ together, without `GENERATED`, as `wc -w` counts them.
 
-A bar of a table is a word, too.  At fb9df9db they had 42,816, and the aim is 38,000.  Lower it after each cut.
+A bar of a table is a word, too.  At fb9df9db they had 42,816.
 """
 GENERATED = {"docs/fields.md"}
 """The reference that tests write from the parser's answers."""

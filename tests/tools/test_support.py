@@ -48,13 +48,21 @@ def test_a_machine_has_a_row() -> None:
 
 def test_equal_results_of_a_trial_are_joined() -> None:
     """Rows with the same result share it, neighbouring versions as a range, and a row has the first command."""
-    versions = {"1.28": "9 passed", "1.29": "9 passed", "1.30": "8 passed", "1.31": "9 passed"}
+    versions = {"1.28": "9 passed", "1.29": "9 passed", "1.30": "8 failed", "1.31": "9 passed"}
     rows = [result(topic="kubernetes", row=row, result=text) for row, text in versions.items()]
     rows += [result(topic="kubernetes", row=row, column="all") for row in ("1.30", "1.31", "1.32")]
     assert [line for line in tables(rows).splitlines() if "passed" in line] == [
-        "| packets: `try packets` | 1.28, 1.29, 1.31: 9 passed; 1.30: 8 passed | 2026-11-23 |",
+        "| packets: `try packets` | 1.28, 1.29, 1.31: 9 passed; 1.30: 8 failed | 2026-11-23 |",
         "| all: `try packets` | 1.30 to 1.32: 9 passed | 2026-11-23 |",
     ]
+
+
+def test_results_that_differ_in_a_number_share_their_words() -> None:
+    """The numbers stand in the place of the only word that differs, each with its row."""
+    lost = {"1.28": "0 of 1,200 connections lost", "1.29": "0 of 900 connections lost"}
+    rows = [result(topic="kubernetes", row=row, result=text) for row, text in lost.items()]
+    line = "| packets: `try packets` | 0 of (1.28: 1,200, 1.29: 900) connections lost | 2026-11-23 |"
+    assert line in tables(rows).splitlines()
 
 
 def test_versions_are_named_once() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
@@ -61,9 +62,20 @@ def _by_trial(results: list[SupportResult]) -> Iterator[Sequence[str]]:
         yield "versions", _merged([(row, text.partition(", ")) for row, text in details.items()]), ""
     for column in dict.fromkeys(each.column for each in results):
         found = [each for each in results if each.column == column]
-        groups = _groups((each.row, each.result) for each in found)
-        said = "; ".join(f"{_names(rows)}: {result}" for result, rows in groups)
-        yield f"{column}: `{found[0].command}`", said, _days(found)
+        yield f"{column}: `{found[0].command}`", _said(_groups((each.row, each.result) for each in found)), _days(found)
+
+
+def _said(groups: list[tuple[str, list[str]]]) -> str:
+    """Return results with their rows.  Results that differ in one number share their words."""
+    texts = [result.split() for result, _ in groups]
+    names = [_names(rows) for _, rows in groups]
+    if len(texts) > 1 and len({len(words) for words in texts}) == 1:
+        (at, *more) = [at for at, words in enumerate(zip(*texts, strict=True)) if len(set(words)) > 1]
+        numbers = [words[at] for words in texts]
+        if not more and all(re.fullmatch(r"[\d,]+", number) for number in numbers):
+            told = ", ".join(f"{name}: {number}" for name, number in zip(names, numbers, strict=True))
+            return " ".join([*texts[0][:at], f"({told})", *texts[0][at + 1 :]])
+    return "; ".join(f"{name}: {' '.join(words)}" for name, words in zip(names, texts, strict=True))
 
 
 def _merged(details: list[tuple[str, tuple[str, str, str]]]) -> str:
