@@ -51,6 +51,8 @@ PROTOCOLS = ("v5.channel.k8s.io", "v4.channel.k8s.io")
 STDIN, STDOUT, STDERR, ERROR, CLOSE = 0, 1, 2, 3, 255
 """Channels of an exec (k8s.io/apimachinery, pkg/util/remotecommand/constants.go)."""
 
+_ENDED_EARLY = "the connection to its agent's pod has ended early"
+
 T = TypeVar("T")
 
 _FAILURES = (httpx.HTTPError, httpx_ws.HTTPXWSException, OSError)
@@ -255,7 +257,7 @@ async def _run(api: ClusterApi, namespace: str, pod: str, command: PodCommand) -
             if sum(map(len, outputs.values())) > LARGEST:
                 return _Ended(problem=f"an answer of more than {LARGEST} bytes")
     if not outputs[ERROR]:
-        return _Ended(problem="the connection to its agent's pod has ended early")
+        return _Ended(problem=_ENDED_EARLY)
     ended = msgspec.json.decode(outputs[ERROR], type=_ExecStatus)
     if ended.exit_status is None:
         return _Ended(problem=ended.message or "the command didn't run to its end")
@@ -276,4 +278,6 @@ def _cause(api: ClusterApi, error: BaseException) -> str:
         status = error.response.status_code
         hint = ": the right to exec is missing (nftproxy manifests --reader)" if status == 403 else ""
         return f"the API server answers its exec with status {status}{hint}"
+    if isinstance(error, httpx_ws.HTTPXWSException):
+        return _ENDED_EARLY
     return api.failure(error)

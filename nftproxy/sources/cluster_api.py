@@ -143,12 +143,19 @@ class ClusterApi(Api):
     async def open_websocket(
         self, version: str = "v1", base: str = "", namespace: str | None = None, url: str = "", **kwargs: Any
     ) -> AsyncGenerator[httpx_ws.AsyncWebSocketSession]:
-        """Open a websocket, as for exec and port-forward.  `kwargs` are those of `httpx_ws.aconnect_ws`."""
+        """Open a websocket, as for exec and port-forward.  `kwargs` are those of `httpx_ws.aconnect_ws`.
+
+        Raises:
+            httpx_ws.HTTPXWSException, httpx.HTTPError, OSError: the connection fails, in its use too.
+        """
         async with self._connect() as connection:
             client, _ = await connection.client()
             path = _path(version, base, namespace, url)
-            async with httpx_ws.aconnect_ws(path, client, **kwargs) as websocket:
-                yield websocket
+            try:
+                async with httpx_ws.aconnect_ws(path, client, **kwargs) as websocket:
+                    yield websocket
+            except ExceptionGroup as group:  # httpx_ws reads in a task group, which wraps errors of the body
+                raise group.exceptions[0] from group
 
     async def _whole(self, response: httpx.Response, seconds: float) -> httpx.Response:
         """Return an answer with its content, decompressed."""

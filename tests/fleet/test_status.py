@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -152,10 +153,15 @@ async def _without_kubelet(_request: ExecRequest) -> ExecResult:
     raise NoKubeletError("error dialing backend: dial tcp 10.0.0.2:10250: i/o timeout")
 
 
+async def _broken(_request: ExecRequest) -> ExecResult:
+    """Break the connection: the server closes it without a word."""
+    raise asyncio.CancelledError
+
+
 def test_a_node_that_gives_no_answer_costs_its_row(
     server: ApiServer, cluster: FleetOfAgents, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A kubelet that can't be reached, a command that fails or hangs, and an answer without end: each is a row."""
+    """An unreachable kubelet, a command that fails or hangs, an endless answer, a broken connection: each is a row."""
     monkeypatch.setattr("nftproxy.commands.other_nodes.START", 0.5)
     monkeypatch.setattr(asking, "LARGEST", 100_000)
     cluster.add("node-a", _without_kubelet)
@@ -165,13 +171,15 @@ def test_a_node_that_gives_no_answer_costs_its_row(
     cluster.add("node-e", status_of("node-e"))
     server.put(node("node-f"), agent_pod("node-f"))
     server.delete("Pod", "kube-system", "nftproxy-node-f")
-    done = cluster.nftproxy("status", "--all-nodes", "--timeout", "0.5")
-    assert done.out.splitlines()[0] == "6 nodes: 1 well, 4 don't answer, 1 without an agent"
+    cluster.add("node-g", _broken)
+    done = cluster.nftproxy("status", "--all-nodes", "--timeout", "4.5")
+    assert done.out.splitlines()[0] == "7 nodes: 1 well, 5 don't answer, 1 without an agent"
     assert [line.split(maxsplit=2) for line in done.out.splitlines()[3:]] == [
         ["node-a", "NoAnswer", "error dialing backend: dial tcp 10.0.0.2:10250: i/o timeout"],
         ["node-b", "NoAnswer", "exec: nftproxy: not found"],
-        ["node-c", "NoAnswer", "no answer within 1 s"],
+        ["node-c", "NoAnswer", "no answer within 5 s"],
         ["node-d", "NoAnswer", "an answer of more than 100000 bytes"],
+        ["node-g", "NoAnswer", "the connection to its agent's pod has ended early"],
         ["node-f", "NoAgent", "-"],
     ]
 
