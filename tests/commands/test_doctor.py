@@ -886,6 +886,8 @@ def test_the_way_to_the_api(
     assert text.splitlines()[1] == f"the API server: {url}"
     moved = tmp_path / "moved"
     moved.write_text(kubeconfig.read_text().replace("127.0.0.1", "0.0.0.0"))
+    for name in ("NO_PROXY", "no_proxy"):
+        monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("HTTPS_PROXY", "http://us:er@127.0.0.1:1")
     way = f"https://0.0.0.0:{server.port} through the proxy http://127.0.0.1:1 (HTTPS_PROXY)"
     assert diagnosis("--kubeconfig", moved)["api"] == way
