@@ -51,7 +51,7 @@ class Installed(msgspec.Struct, frozen=True):
 
 
 class Size(NamedTuple):
-    """The size of a transaction, for the log and the metrics."""
+    """The number of statements, elements and characters of a transaction."""
 
     statements: int
     """Declarations, elements, and commands that delete or empty a container."""
