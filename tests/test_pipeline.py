@@ -22,11 +22,12 @@ from nftproxy.model.addresses import Family
 from nftproxy.model.errors import TemplateError
 from nftproxy.model.events import Event, Listed, Put, Removed
 from nftproxy.model.mapping import one_by_one
-from nftproxy.model.objects import EndpointSlice, ObjectKey, Service
+from nftproxy.model.objects import EndpointSlice, ObjectKey, Service, ServicePort
 from nftproxy.model.stages import Stage
 from nftproxy.model.steps import Steps
 from nftproxy.pipeline import MOST_CACHED, SKELETON, STEP, STEP_ELEMENTS, Pipeline
 from nftproxy.policy.choosing.choice import ChoiceCache
+from nftproxy.policy.choosing.verdicts import Choice, ServiceEndpoints, choose
 from nftproxy.policy.compile import PortKey
 from nftproxy.policy.extension import Settings
 from nftproxy.policy.facts import PortFacts, TableFacts
@@ -604,8 +605,9 @@ CROWDED = (
 class NoCache(ChoiceCache):
     """A cache without entries."""
 
-    def entry(self, *_: object) -> None:
-        """None for every port."""
+    def choose(self, endpoints: ServiceEndpoints, port: ServicePort) -> Choice:
+        """Choose anew."""
+        return choose(endpoints, port)
 
 
 @quick(25)

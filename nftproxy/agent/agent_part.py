@@ -8,7 +8,7 @@ from typing import ClassVar, NamedTuple
 from nftproxy.agent.reporting.fault_reporter import FaultReporter
 from nftproxy.agent.reporting.metrics import Metrics
 from nftproxy.agent.reporting.occurrences import Fault
-from nftproxy.kernel.async_kernel import AsyncKernel
+from nftproxy.kernel.threads import AsyncKernel
 from nftproxy.model.events import Event
 from nftproxy.pipeline import Pipeline
 from nftproxy.policy.flows import Sweeps

@@ -47,12 +47,10 @@ from nftproxy.api.kinds import kinds_for
 from nftproxy.build import this_build
 from nftproxy.config.configz import configuration_digest
 from nftproxy.kernel.agent_lock import AgentLock
-from nftproxy.kernel.async_kernel import AsyncKernel
-from nftproxy.kernel.busy_threads import NotedThreads
 from nftproxy.kernel.conntrack.sweeps import SweepQueue
-from nftproxy.kernel.drift import TableWatch
+from nftproxy.kernel.drift import CommitListener, TableWatch
 from nftproxy.kernel.libnftables import Kernel
-from nftproxy.kernel.nfnetlink.commit_listener import CommitListener
+from nftproxy.kernel.threads import AsyncKernel, NotedThreads
 from nftproxy.logs import line_filter, warn
 from nftproxy.model.codes import Code
 from nftproxy.model.errors import Unavailable
@@ -61,8 +59,7 @@ from nftproxy.model.fairness import NOTE_EVERY
 from nftproxy.model.settings import PROXY_NAME, Config
 from nftproxy.pipeline import Pipeline
 from nftproxy.sources import plugins
-from nftproxy.sources.activity import ResourceActivity
-from nftproxy.sources.api_client import ApiClient
+from nftproxy.sources.api_client import ApiClient, ResourceActivity
 from nftproxy.sources.config_file import ConfigFile
 from nftproxy.sources.directory import Directory
 from nftproxy.sources.interfaces import watch_addresses

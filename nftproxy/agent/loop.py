@@ -30,9 +30,9 @@ from nftproxy.agent.sync.loading import Loader, now
 from nftproxy.agent.sync.quarantine import MOST_RETRIED
 from nftproxy.agent.sync.rounds import Rounds
 from nftproxy.agent.sync.turns import Expense, Turns, displaced
-from nftproxy.kernel.async_kernel import AsyncKernel
 from nftproxy.kernel.drift import TableWatch
 from nftproxy.kernel.process_resources import trim_memory
+from nftproxy.kernel.threads import AsyncKernel
 from nftproxy.logs import warn
 from nftproxy.model.addresses import Family
 from nftproxy.model.backoff import Backoff

@@ -8,8 +8,8 @@ from __future__ import annotations
 import asyncio
 
 from nftproxy.agent.reporting.fault_reporter import FaultReporter
-from nftproxy.kernel.busy_threads import BUSY
 from nftproxy.kernel.cgroups import CpuLimit, cpu_limit
+from nftproxy.kernel.threads import BUSY
 
 PERIOD = 30.0
 """Seconds between two looks: the default period of the checks of our own tables."""

@@ -18,8 +18,7 @@ from types import MappingProxyType
 from typing import Any, TypeVar
 
 from nftproxy.api import schema
-from nftproxy.api.decode import Report, show
-from nftproxy.api.validate import is_label_value
+from nftproxy.api.decode import Report, is_label_value, show
 from nftproxy.model.addresses import Network, modern_spelling, parse_network
 from nftproxy.model.annotations import NONE, PLAIN, PREFIX, Form, Option, Options, Rate, Word, ZoneWeight
 from nftproxy.model.codes import Code

@@ -11,11 +11,10 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 from nftproxy.api import schema
-from nftproxy.api.decode import Report
+from nftproxy.api.decode import Report, is_label, is_subdomain
 from nftproxy.api.nodes import build_node, build_service_cidr
 from nftproxy.api.services import addresses_of_ignored, build_service, why_anothers, why_not_ours
 from nftproxy.api.slices import build_slice, why_passed_over
-from nftproxy.api.validate import is_label, is_subdomain
 from nftproxy.model.addresses import Address
 from nftproxy.model.annotations import Option
 from nftproxy.model.codes import Code

@@ -6,8 +6,7 @@ A bad address or range costs itself alone, and is reported.
 from __future__ import annotations
 
 from nftproxy.api import schema
-from nftproxy.api.decode import Report, numbered, show
-from nftproxy.api.validate import is_label_value, network, node_address, several
+from nftproxy.api.decode import Report, is_label_value, network, node_address, numbered, several, show
 from nftproxy.model.addresses import Address, Network
 from nftproxy.model.objects import Node, ObjectKey, ServiceCIDR
 

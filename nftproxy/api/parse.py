@@ -20,9 +20,8 @@ from typing import Any, TypeVar
 import msgspec
 
 from nftproxy.api import schema
-from nftproxy.api.decode import MISFITS, Report, convert, salvage, show
+from nftproxy.api.decode import MISFITS, Report, convert, is_label, salvage, show
 from nftproxy.api.kinds import KINDS, ObjectKind
-from nftproxy.api.validate import is_label
 from nftproxy.model.codes import Code
 from nftproxy.model.errors import Problem
 from nftproxy.model.mapping import Mapper, chunks, one_by_one

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 
 import msgspec
 
+from nftproxy.api.decode import is_label, is_subdomain
 from nftproxy.api.parse import DEFAULT_NAMESPACE, objects_in
-from nftproxy.api.validate import is_label, is_subdomain
 from nftproxy.model.addresses import Address, parse_address
 from nftproxy.model.objects import ObjectKey
 

@@ -11,8 +11,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from nftproxy.api.decode import show
-from nftproxy.api.validate import is_label_key, is_label_value
+from nftproxy.api.decode import is_label_key, is_label_value, show
 from nftproxy.model.codes import Code
 from nftproxy.model.errors import BadInput, Problem
 

@@ -15,14 +15,16 @@ from enum import Enum
 
 from nftproxy.api import schema
 from nftproxy.api.annotation_parsers import NONE_KNOWN, Known, options_of
-from nftproxy.api.decode import Report, numbered, show
-from nftproxy.api.validate import (
+from nftproxy.api.decode import (
+    Report,
     is_label_key,
     is_label_value,
     named_port,
     network,
+    numbered,
     port_number,
     several,
+    show,
     timestamp,
     virtual_address,
     word,

@@ -13,13 +13,15 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from nftproxy.api import schema
 from nftproxy.api.annotation_parsers import NONE_KNOWN, Known, options_of
-from nftproxy.api.decode import Report, numbered, show
-from nftproxy.api.validate import (
+from nftproxy.api.decode import (
+    Report,
     are_subdomains,
     is_label,
     is_label_value,
     is_subdomain,
     named_port,
+    numbered,
+    show,
     timestamp,
     virtual_address,
 )

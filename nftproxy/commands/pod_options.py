@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 import click
 
-from nftproxy.api.validate import is_label, is_label_key, is_label_value, is_subdomain
+from nftproxy.api.decode import is_label, is_label_key, is_label_value, is_subdomain
 from nftproxy.deploy.daemonset import NAMESPACE
 from nftproxy.sources.documents import yaml_documents
 

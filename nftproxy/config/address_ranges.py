@@ -5,8 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable
 
-from nftproxy.api.decode import Report, show
-from nftproxy.api.validate import virtual_address
+from nftproxy.api.decode import Report, show, virtual_address
 from nftproxy.model.addresses import FAMILY_NAMES, AddressRange, Family, family_of
 
 MOST_ADDRESSES = 256

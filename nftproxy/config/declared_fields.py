@@ -8,8 +8,7 @@ from typing import Any, cast
 
 import msgspec
 
-from nftproxy.api.decode import Report, Shape, show
-from nftproxy.api.validate import several
+from nftproxy.api.decode import Report, Shape, several, show
 from nftproxy.config.address_ranges import address_ranges
 from nftproxy.config.shapes import KubeProxyConfiguration, Nftproxy
 from nftproxy.config.values import INTERFACE, interfaces, member, word

@@ -21,8 +21,17 @@ from typing import Any
 
 import msgspec
 
-from nftproxy.api.decode import Report, convert, show
-from nftproxy.api.validate import is_label_key, is_label_value, is_subdomain, network, node_address, several
+from nftproxy.api.decode import (
+    Report,
+    convert,
+    is_label_key,
+    is_label_value,
+    is_subdomain,
+    network,
+    node_address,
+    several,
+    show,
+)
 from nftproxy.config.declared_fields import Fields, declared_values, shape_with
 from nftproxy.config.durations import parse_duration
 from nftproxy.config.shapes import (

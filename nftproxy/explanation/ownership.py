@@ -10,8 +10,7 @@ from nftproxy.explanation.question import ToAddress, ToNode, ToService
 from nftproxy.model.addresses import LOCALHOST, Address, Family, Protocol, family_of, is_loopback, of_family
 from nftproxy.model.objects import ObjectKey, Service, ServicePort
 from nftproxy.pipeline import Pipeline
-from nftproxy.policy.choosing.choice import choose
-from nftproxy.policy.choosing.verdicts import Choice
+from nftproxy.policy.choosing.verdicts import Choice, choose
 from nftproxy.policy.claims import NODE, Claim, Denial
 from nftproxy.policy.compile import compile_service
 from nftproxy.policy.facts import PortFacts

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
-from nftproxy.api.validate import is_subdomain
+from nftproxy.api.decode import is_subdomain
 
 AGENT_LABEL = "app.kubernetes.io/name=nftproxy"
 """The label of agents' pods (deploy/agent.yaml.j2)."""

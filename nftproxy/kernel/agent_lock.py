@@ -25,8 +25,7 @@ from nftproxy.kernel.nfnetlink.modules import advice
 from nftproxy.kernel.nfnetlink.sockets import NETLINK_NETFILTER, bodies, open_socket
 from nftproxy.model.errors import Unavailable
 from nftproxy.netlink import nf_tables
-from nftproxy.netlink.codec import ACKNOWLEDGE
-from nftproxy.netlink.netfilter import bind_log_group
+from nftproxy.netlink.codec import ACKNOWLEDGE, bind_log_group
 
 GROUP = 0x6E66
 """The group's number ("nf"), of 65,536.  Programs that log packets use small ones."""

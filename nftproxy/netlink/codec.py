@@ -1,8 +1,11 @@
-"""Messages and attributes: the form that all of netlink has in common (linux/netlink.h).
+"""Messages and attributes: the form that all of netlink has in common (linux/netlink.h), and netfilter's subsystems.
 
 A message is a header and a body.  A body has a fixed part, whose length depends on the subsystem, and attributes.  An
 attribute is a length, a kind and a value, and a value may consist of attributes.  The kernel's last message of an
 answer is an error code, 0 for success, or the end of a listing.
+
+The bodies of netfilter's subsystems (nftables, connection tracking, counters of iptables) begin with the address
+family (linux/netfilter/nfnetlink.h).
 """
 
 from __future__ import annotations
@@ -12,6 +15,8 @@ import re
 import struct
 from collections.abc import Iterator
 from os import strerror
+
+from nftproxy.model.addresses import Family, Protocol
 
 REQUEST, ACKNOWLEDGE, DUMP = 0x01, 0x04, 0x300  # NLM_F_*
 EXCLUSIVE, CREATE, APPEND = 0x200, 0x400, 0x800  # NLM_F_*
@@ -124,3 +129,31 @@ def nest_pattern(kind: int) -> bytes:
     """
     marked, plain = (re.escape(struct.pack("=H", each)) for each in (kind | NESTED, kind))
     return b"..(?:" + marked + b"|" + plain + b")"
+
+
+FAMILY_NUMBER = {Family.IPV4: 2, Family.IPV6: 10}  # NFPROTO_IPV4, NFPROTO_IPV6
+FAMILY_OF_NUMBER = {number: family for family, number in FAMILY_NUMBER.items()}
+ADDRESS_SIZE = {Family.IPV4: 4, Family.IPV6: 16}  # bytes
+PROTOCOLS = {6: Protocol.TCP, 17: Protocol.UDP, 132: Protocol.SCTP}  # IPPROTO_*
+
+GENERAL = struct.Struct("=BBH")  # family, version, resource: struct nfgenmsg
+
+
+def request(subsystem: int, kind: int, flags: int, family: int, attributes: bytes = b"") -> bytes:
+    """Return a request: the subsystem (NFNL_SUBSYS_*) and its kind of message, to a family by its number."""
+    return message(subsystem << 8 | kind, flags, GENERAL.pack(family, 0, 0) + attributes)
+
+
+_LOG_SUBSYSTEM, _LOG_CONFIG, _LOG_COMMAND, _LOG_BIND = 4, 1, 1, 1
+"""NFNL_SUBSYS_ULOG, NFULNL_MSG_CONFIG, NFULA_CFG_CMD, NFULNL_CFG_CMD_BIND (linux/netfilter/nfnetlink_log.h)."""
+
+
+def bind_log_group(group: int) -> bytes:
+    """A request to bind a group of the packet log to the socket that sends it."""
+    body = bytes(2) + group.to_bytes(2, "big") + attribute(_LOG_COMMAND, bytes([_LOG_BIND]))
+    return message(_LOG_SUBSYSTEM << 8 | _LOG_CONFIG, ACKNOWLEDGE, body)
+
+
+def body_attributes(body: bytes) -> Attributes:
+    """Return the attributes of a message's body."""
+    return attribute_map(body, GENERAL.size)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from nftproxy.model.addresses import TABLE
-from nftproxy.netlink import netfilter
+from nftproxy.netlink import codec
 from nftproxy.netlink.codec import (
     ACKNOWLEDGE,
     HEADER,
@@ -73,7 +73,7 @@ def set_flags(declared: Attributes) -> int:
 
 def request(kind: int, flags: int, family: int, attributes: bytes = b"") -> bytes:
     """Return a request of a kind (NFT_MSG_*), to a family by its number."""
-    return netfilter.request(SUBSYSTEM, kind, flags, family, attributes)
+    return codec.request(SUBSYSTEM, kind, flags, family, attributes)
 
 
 def of_set(name: str) -> bytes:

@@ -24,8 +24,8 @@ from typing import Any, NamedTuple
 from nftproxy.model.addresses import Address, Family, Protocol, is_within, of_family
 from nftproxy.model.annotations import PLAIN
 from nftproxy.model.objects import ObjectKey, Place, Service, ServicePort, TrafficPolicy
-from nftproxy.policy.choosing.choice import ChoiceCache, choose
-from nftproxy.policy.choosing.verdicts import Choice
+from nftproxy.policy.choosing.choice import ChoiceCache
+from nftproxy.policy.choosing.verdicts import Choice, choose
 from nftproxy.policy.claims import NODE, Claim
 from nftproxy.policy.drawing import Drawing
 from nftproxy.policy.extension import UNRESTRICTED, AddToPort, CompiledPort, CompiledService, Extension, Settings

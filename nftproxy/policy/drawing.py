@@ -13,8 +13,8 @@ import msgspec
 from nftproxy.model.addresses import Family, Protocol
 from nftproxy.model.annotations import PLAIN
 from nftproxy.model.objects import Place, Service, ServicePort, TrafficPolicy
-from nftproxy.policy.choosing.candidates import Candidate
-from nftproxy.policy.choosing.slots import in_slots
+from nftproxy.policy.choosing.slots import IN_ORDER, in_slots
+from nftproxy.policy.choosing.verdicts import Candidate
 from nftproxy.policy.choosing.weights import by_weight
 from nftproxy.policy.extension import Drawn, DrawnPort, Settings
 from nftproxy.policy.facts import DrawFacts, Endings, Front, ListFacts, Row
@@ -50,7 +50,8 @@ def placed(candidates: Sequence[Candidate]) -> Sequence[Place]:
         candidates: the list, which isn't empty.  All weights are 1 or more.
     """
     if len({candidate.weight for candidate in candidates}) == 1:
-        return in_slots([candidate.place for candidate in candidates])
+        places = [candidate.place for candidate in candidates]
+        return places if len(places) <= IN_ORDER else in_slots(places)
     return in_slots(by_weight(candidates))
 
 

@@ -22,9 +22,8 @@ from nftproxy.model.annotations import PLAIN, Option, Options
 from nftproxy.model.events import Observation
 from nftproxy.model.objects import ObjectKey, Place, Service, ServicePort, TrafficPolicy
 from nftproxy.model.settings import Capabilities, Config
-from nftproxy.policy.choosing.candidates import Candidate
 from nftproxy.policy.choosing.choice import ChoiceCache
-from nftproxy.policy.choosing.verdicts import Choice
+from nftproxy.policy.choosing.verdicts import Candidate, Choice
 from nftproxy.policy.claims import Claim
 from nftproxy.policy.facts import Addition, Endings, Part
 from nftproxy.policy.fronts import ClaimedFront

@@ -34,7 +34,7 @@ from typing import NamedTuple
 from nftproxy.model.addresses import Address, Family, Network, Protocol, family_of
 from nftproxy.model.annotations import PLAIN, Options
 from nftproxy.model.objects import ObjectKey, Service, ServicePort, TrafficPolicy
-from nftproxy.policy.choosing.candidates import Candidate, candidates_of
+from nftproxy.policy.choosing.verdicts import Candidate, candidates_of
 from nftproxy.policy.claims import NODE, Claim
 from nftproxy.policy.extension import UNRESTRICTED, Settings
 from nftproxy.policy.fronts import ClaimedFront, claimed_fronts, nodeport_addresses

@@ -13,8 +13,7 @@ import msgspec
 from nftproxy.model.addresses import ANY, Address, Family, family_of, of_family
 from nftproxy.model.objects import ObjectKey, Service, ServicePort, TrafficPolicy
 from nftproxy.model.settings import Config
-from nftproxy.policy.choosing.candidates import ServiceEndpoints, candidates_of
-from nftproxy.policy.choosing.choice import choose
+from nftproxy.policy.choosing.verdicts import ServiceEndpoints, candidates_of, choose
 from nftproxy.policy.fronts import health_check_port, nodeport_addresses, serves_every_address
 from nftproxy.policy.state import ClusterState
 

@@ -18,7 +18,7 @@ from nftproxy.model.addresses import Family, Protocol, family_of
 from nftproxy.model.annotations import PLAIN, WEIGHT, WEIGHTS
 from nftproxy.model.codes import Code
 from nftproxy.model.objects import EndpointSlice, Service, TrafficPolicy
-from nftproxy.policy.choosing.candidates import weight_of
+from nftproxy.policy.choosing.verdicts import weight_of
 from nftproxy.policy.choosing.weights import most_rows as most_weighted
 from nftproxy.policy.numbers import MAX_ROWS as MAX_DRAWN
 from nftproxy.policy.ranges import keys_at_most

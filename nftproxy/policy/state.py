@@ -29,7 +29,7 @@ from nftproxy.model.objects import (
 from nftproxy.model.settings import Config
 from nftproxy.model.steps import finish
 from nftproxy.policy.budget import Budget, Shortage
-from nftproxy.policy.choosing.candidates import ServiceEndpoints
+from nftproxy.policy.choosing.verdicts import ServiceEndpoints
 from nftproxy.policy.claims import Claims
 from nftproxy.policy.limits import (
     Exceeded,

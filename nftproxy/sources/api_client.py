@@ -1,8 +1,8 @@
 """The client of a cluster's API: lists and watches, Events, Nodes.
 
 api/reflector.py chooses the requests and reads the answers, and api_connection.py has the transport.  This module
-passes bytes between the two, and waits between requests.  Each resource has its own connection, so that a failure
-affects no other resource.
+passes bytes between the two, waits between requests, and records the activity of each resource for `nftproxy status`.
+Each resource has its own connection, so that a failure affects no other resource.
 """
 
 from __future__ import annotations
@@ -11,12 +11,15 @@ import asyncio
 import contextlib
 import logging
 import random
+import time
 from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
+
+import msgspec
 
 from nftproxy.api.decode import show
 from nftproxy.api.pauses import Pause, ReflectorTimes
@@ -29,7 +32,6 @@ from nftproxy.model.codes import Code
 from nftproxy.model.errors import Problem, Unavailable
 from nftproxy.model.events import Event
 from nftproxy.sources.access import Access
-from nftproxy.sources.activity import ResourceActivity
 from nftproxy.sources.api_connection import (
     CONNECTION_ERRORS,
     SILENCE,
@@ -41,13 +43,55 @@ from nftproxy.sources.api_connection import (
 )
 from nftproxy.sources.cluster_api import ApiDenies, ClusterApi, Node, NotFoundError, ServerError, new_class
 from nftproxy.sources.credentials import SERVICE_ACCOUNT, read_credentials
-from nftproxy.sources.decompression import pieces
 from nftproxy.sources.failure_texts import failure_text
+from nftproxy.sources.http_client import pieces
 from nftproxy.sources.plugins import PluginRunner
 from nftproxy.sources.server_addresses import ServerAddresses
 
 if TYPE_CHECKING:
     import httpx  # api_connection.py imports it, with less beside it
+
+
+class ResourceActivity(msgspec.Struct):
+    """The present request or pause of a resource.  Times are by `time.monotonic`, None before the first."""
+
+    resource: str
+    what: str = "starting"  # then listing, watching or pausing
+    since: float = msgspec.field(default_factory=time.monotonic)  # when the request or pause began
+    last_event: float | None = None
+    last_heard: float | None = None
+    """The server's last word: data, a listing, or the acceptance of a watch."""
+    problem: str = ""  # the reason of the last pause, "" if nothing is wrong
+    failing_since: float | None = None
+    """The first failure after the server's last word, None if no request has failed since."""
+    unusable_since: float | None = None
+    """When the first listing came that can't be used, None if the last listing could be used."""
+    is_absent: bool = False  # the cluster has no such kind, or doesn't need to let us list it
+
+    def begin_request(self, *, is_watch: bool) -> None:
+        """Record that a request was made."""
+        self.what, self.since = "watching" if is_watch else "listing", time.monotonic()
+        if is_watch:
+            self.unusable_since = None
+
+    def record_word(self, *, has_events: bool = False) -> None:
+        """Record that the server has said something useful.  Bookmarks are no events."""
+        self.last_heard, self.problem, self.failing_since = time.monotonic(), "", None
+        if has_events:
+            self.last_event = self.last_heard
+
+    def record_unusable_listing(self) -> None:
+        """Record that the server has answered with a listing that can't be used."""
+        if self.unusable_since is None:
+            self.unusable_since = time.monotonic()
+
+    def begin_pause(self, problem: str, *, is_fault: bool, is_absent: bool) -> None:
+        """Record that the next request comes later, and why."""
+        self.what, self.since = "pausing", time.monotonic()
+        self.problem, self.is_absent = problem, is_absent
+        if problem and is_fault and self.failing_since is None:
+            self.failing_since = self.since
+
 
 log = logging.getLogger(__name__)
 

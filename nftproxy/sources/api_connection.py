@@ -24,8 +24,7 @@ from nftproxy.api.reflector import ApiRequest
 from nftproxy.model.errors import BadInput
 from nftproxy.sources.access import Access
 from nftproxy.sources.credentials import Credentials
-from nftproxy.sources.decompression import pieces
-from nftproxy.sources.http_client import http_client
+from nftproxy.sources.http_client import http_client, pieces
 from nftproxy.sources.proxies import Proxy
 from nftproxy.version import __version__
 

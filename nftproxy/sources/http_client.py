@@ -1,25 +1,154 @@
-"""The HTTP client of a server: httpx over a pool of httpcore, whose network is asyncio's own streams.
+"""The HTTP client of a server: asyncio's streams, a pool of httpcore over these, httpx over the pool, and contents.
 
-httpx can be given a transport, and httpcore's pool a network backend, so nothing private of either is touched.  httpx's
-own transport takes no backend.  The environment is never read by httpx, which fails at ranges of IPv6 in NO_PROXY and
-doesn't understand the others (proxies.py reads it).
+* httpcore's default network goes through anyio, in which an event of a watch spends more time than in the kernel
+  (docs/decisions/event-loop.md).  So the network is asyncio's own streams.
+* httpx can be given a transport, and httpcore's pool a network backend, so nothing private of either is touched.
+  httpx's own transport takes no backend.  The environment is never read by httpx, which fails at ranges of IPv6 in
+  NO_PROXY and doesn't understand the others (proxies.py reads it).
+* httpx decompresses as much at once as the server sends, and a megabyte of gzip can be a gigabyte of JSON.  So we
+  decompress in pieces, and their readers bound what they keep.  The ratio has no bound: a tenant's annotations of a
+  single letter are compressed 600 times.
 """
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import socket
 import ssl
-from collections.abc import AsyncIterator, Iterator
-from typing import Any
+import zlib
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Iterable, Iterator, Mapping
+from contextlib import aclosing
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 import httpcore
 import httpx
 
+from nftproxy.api.decode import show
 from nftproxy.sources.credentials import Credentials
-from nftproxy.sources.network_backend import AsyncioBackend
 from nftproxy.sources.proxies import Proxy
 from nftproxy.sources.tls import system_authorities, tls_context
+
+if TYPE_CHECKING:
+    import httpx  # api_connection.py imports it, with less beside it
+
+
+_NAMES = {"server_addr": "peername", "client_addr": "sockname"}
+"""asyncio's names of what httpcore asks for, where they differ."""
+
+
+class AsyncioBackend(httpcore.AsyncNetworkBackend):
+    """Connections by TCP.
+
+    Args:
+        names: the name in the server's certificate for each context that verifies one, for contexts whose servers have
+            another name than their URL.  httpcore has `sni_hostname` for that, but not through a proxy.
+    """
+
+    def __init__(self, names: Mapping[ssl.SSLContext, str] | None = None) -> None:
+        self._server_names = names or {}
+        self._open = set[_Stream]()
+
+    async def aclose(self) -> None:
+        """Close all connections.  httpcore forgets to close a connection that a SOCKS proxy denies."""
+        for stream in list(self._open):
+            await stream.aclose()
+
+    async def connect_tcp(
+        self,
+        host: str,
+        port: int,
+        timeout: float | None = None,  # noqa: ASYNC109  # httpcore's interface
+        local_address: str | None = None,  # noqa: ARG002  # we set none
+        socket_options: Iterable[httpcore.SOCKET_OPTION] | None = None,  # noqa: ARG002  # nor any of these
+    ) -> httpcore.AsyncNetworkStream:
+        """Connect to the first address of a host that takes the connection.  All addresses share the seconds.
+
+        asyncio can try several at once (happy_eyeballs_delay), but Python 3.11 then loses sockets if it is cancelled.
+
+        Raises:
+            httpcore.ConnectTimeout: the time is over.
+            httpcore.ConnectError: no address takes the connection.
+        """
+        with _errors(httpcore.ConnectTimeout, httpcore.ConnectError):
+            async with asyncio.timeout(timeout):
+                found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+            error: OSError = ConnectionError(f"{host} has no address")
+            for *_, (address, *_) in found:
+                try:
+                    async with asyncio.timeout(timeout and timeout / len(found)):
+                        reader, writer = await asyncio.open_connection(str(address), port)
+                        return _Stream(reader, writer, self._server_names, self._open)
+                except OSError as failure:  # a TimeoutError too
+                    error = failure
+            raise error
+
+
+class _Stream(httpcore.AsyncNetworkStream):
+    """A connection for httpcore over streams of asyncio."""
+
+    def __init__(
+        self,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        names: Mapping[ssl.SSLContext, str],
+        streams: set[_Stream],
+    ) -> None:
+        self._streams = streams
+        streams.add(self)
+        self._reader = reader
+        self._writer = writer
+        self._server_names = names
+
+    async def read(self, max_bytes: int, timeout: float | None = None) -> bytes:  # noqa: ASYNC109
+        with _errors(httpcore.ReadTimeout, httpcore.ReadError):
+            async with asyncio.timeout(timeout):
+                return await self._reader.read(max_bytes)
+
+    async def write(self, buffer: bytes, timeout: float | None = None) -> None:  # noqa: ASYNC109
+        with _errors(httpcore.WriteTimeout, httpcore.WriteError):
+            self._writer.write(buffer)
+            async with asyncio.timeout(timeout):
+                await self._writer.drain()
+
+    async def aclose(self) -> None:
+        self._streams.discard(self)
+        self._writer.transport.abort()
+        await asyncio.sleep(0)  # the loop closes the socket at its next turn, which may be its last
+
+    async def start_tls(
+        self,
+        ssl_context: ssl.SSLContext,
+        server_hostname: str | None = None,
+        timeout: float | None = None,  # noqa: ASYNC109
+    ) -> httpcore.AsyncNetworkStream:
+        with _errors(httpcore.ConnectTimeout, httpcore.ConnectError):
+            try:
+                async with asyncio.timeout(timeout):
+                    name = self._server_names.get(ssl_context, server_hostname)
+                    await self._writer.start_tls(ssl_context, server_hostname=name)
+            except BaseException:
+                await self.aclose()
+                raise
+        return self
+
+    def get_extra_info(self, info: str) -> Any:
+        if info == "is_readable":  # httpcore asks before it uses an idle connection again, which has nothing to say
+            return self._reader.at_eof() or self._writer.is_closing()
+        return self._writer.get_extra_info(_NAMES.get(info, info))
+
+
+@contextlib.contextmanager
+def _errors(time_out: type[Exception], other: type[Exception]) -> Iterator[None]:
+    """Raise httpcore's errors instead of asyncio's."""
+    try:
+        yield
+    except TimeoutError as error:
+        raise time_out(str(error)) from error
+    except OSError as error:
+        raise other(str(error)) from error
+
 
 _ERRORS = {
     getattr(httpcore, name): getattr(httpx, name)
@@ -133,3 +262,58 @@ def _errors_of_httpx() -> Iterator[None]:
         yield
     except tuple(_ERRORS) as error:
         raise _ERRORS[type(error)](str(error)) from error
+
+
+PIECE = 2**18
+"""Bytes that are decompressed at once."""
+TOGETHER = 32
+"""Pieces after which other tasks get their turn.  The reader of a socket has up to 64 KiB at a time, which may be
+10,000 chunks of a byte (30 us each), or 64 MB of decompressed zeros."""
+
+_GZIP = zlib.MAX_WBITS | 16
+"""The format gzip (zlib's inflateInit2)."""
+
+
+async def pieces(response: httpx.Response) -> AsyncGenerator[bytes]:
+    """Yield the content of an answer in pieces of at most `PIECE` bytes if it is compressed, else as it comes.
+
+    Other tasks run after `TOGETHER` pieces.
+
+    Raises:
+        ConnectionError: it is compressed in a way that was not asked for, or is damaged.
+    """
+    count = 0
+    async with aclosing(_content(response)) as content:
+        async for piece in content:
+            count += 1
+            if count % TOGETHER == 0:
+                await asyncio.sleep(0)
+            yield piece
+
+
+async def _content(response: httpx.Response) -> AsyncGenerator[bytes]:
+    encoding = response.headers.get("content-encoding", "identity").lower()
+    if encoding == "identity":
+        stream = response.stream  # `aiter_raw` would gather bytes for pieces of a size, which nobody asked for
+        assert isinstance(stream, AsyncIterable), "an answer to an asynchronous client"
+        async for data in stream:
+            yield data
+    elif encoding == "gzip":
+        decompressor = zlib.decompressobj(_GZIP)
+        async for data in response.aiter_raw():
+            for piece in _decompressed(decompressor, data):
+                yield piece
+    else:
+        raise ConnectionError(f"its answer is encoded as {show(encoding)}, which the request does not accept")
+
+
+def _decompressed(decompressor: zlib._Decompress, data: bytes) -> Iterator[bytes]:
+    """Yield the decompressed pieces of the next data."""
+    while data and not decompressor.eof:
+        try:
+            piece = decompressor.decompress(data, PIECE)
+        except zlib.error as error:
+            raise ConnectionError(f"its answer is damaged: {error}") from error
+        data = decompressor.unconsumed_tail
+        if piece:
+            yield piece

@@ -11,8 +11,8 @@ import pytest
 from nftproxy.agent.daemon import Daemon
 from nftproxy.api.responses import ErrorStatus
 from nftproxy.kernel.agent_lock import holder
-from nftproxy.kernel.async_kernel import AsyncKernel
 from nftproxy.kernel.child_process import in_scratch_namespace
+from nftproxy.kernel.threads import AsyncKernel
 from nftproxy.logs import log
 from tests.agent.world import EVERYTHING, source
 from tests.support.factories import pipeline

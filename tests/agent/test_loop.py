@@ -18,7 +18,7 @@ from nftproxy.agent.reporting.sync_reporter import SyncReporter
 from nftproxy.agent.sync.loading import BACKOFF
 from nftproxy.api.reflector import Reflector
 from nftproxy.api.resources import resources
-from nftproxy.kernel.nfnetlink.commit_listener import CommitNotice
+from nftproxy.kernel.drift import CommitNotice
 from nftproxy.model.addresses import Family
 from nftproxy.model.errors import Refused, Unavailable
 from nftproxy.model.events import Event, Listed, Put, Removed

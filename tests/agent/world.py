@@ -14,10 +14,9 @@ from nftproxy.agent.reporting.health import Health
 from nftproxy.agent.reporting.metrics import Metrics
 from nftproxy.agent.reporting.sync_reporter import Clocks, SyncReporter
 from nftproxy.agent.sync.inbox import Inbox
-from nftproxy.kernel.async_kernel import AsyncKernel
 from nftproxy.kernel.child_process import ChildDied
-from nftproxy.kernel.drift import TableWatch
-from nftproxy.kernel.nfnetlink.commit_listener import CommitNotice
+from nftproxy.kernel.drift import CommitNotice, TableWatch
+from nftproxy.kernel.threads import AsyncKernel
 from nftproxy.model.addresses import Family
 from nftproxy.model.errors import Refused, Unavailable
 from nftproxy.model.events import Event, Listed, Put

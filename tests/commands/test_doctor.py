@@ -31,7 +31,7 @@ from nftproxy.kernel.libnftables import Kernel
 from nftproxy.kernel.others import ipvs
 from nftproxy.model.addresses import Family
 from nftproxy.model.codes import Code
-from nftproxy.netlink.netfilter import FAMILY_NUMBER
+from nftproxy.netlink.codec import FAMILY_NUMBER
 from tests.commands.test_kube_proxy_cleanup import FakeIPVS
 from tests.conftest import Run
 from tests.kernel.others.test_nfacct import make as counter

@@ -13,7 +13,7 @@ import pytest
 
 from nftproxy.kernel.agent_lock import GROUP, INHERITED, AgentLock, LockHolder, holder
 from nftproxy.model.errors import Unavailable
-from nftproxy.netlink.netfilter import bind_log_group
+from nftproxy.netlink.codec import bind_log_group
 from tests.conftest import CHECKOUT, NOBODY
 
 pytestmark = pytest.mark.usefixtures("namespace")

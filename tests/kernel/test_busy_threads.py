@@ -8,9 +8,8 @@ from functools import partial
 
 import pytest
 
-from nftproxy.kernel import busy_threads, worker
-from nftproxy.kernel.busy_threads import BusyThreads, NotedThreads
-from nftproxy.kernel.worker import Worker
+from nftproxy.kernel import threads
+from nftproxy.kernel.threads import BusyThreads, NotedThreads, Worker
 
 
 class Clock:
@@ -33,8 +32,7 @@ def clock() -> Clock:
 def busy(monkeypatch: pytest.MonkeyPatch, clock: Clock) -> BusyThreads:
     """The calls of this test alone."""
     made = BusyThreads(clock)
-    for module in (busy_threads, worker):
-        monkeypatch.setattr(module, "BUSY", made)
+    monkeypatch.setattr(threads, "BUSY", made)
     return made
 
 

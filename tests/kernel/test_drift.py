@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from nftproxy.kernel.drift import LARGE, TableWatch
-from nftproxy.kernel.nfnetlink.commit_listener import CommitNotice
+from nftproxy.kernel.drift import LARGE, CommitNotice, TableWatch
 from nftproxy.model.addresses import Family
 from nftproxy.model.errors import Refused, Unavailable
 from nftproxy.rules.transaction import Commit

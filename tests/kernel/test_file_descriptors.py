@@ -11,8 +11,8 @@ import pytest
 
 from nftproxy.kernel.child_process import in_child
 from nftproxy.kernel.conntrack.sweeps import Sweeper
+from nftproxy.kernel.drift import CommitListener
 from nftproxy.kernel.libnftables import Kernel
-from nftproxy.kernel.nfnetlink.commit_listener import CommitListener
 from nftproxy.kernel.process_resources import allowed_files, raise_file_limit
 from nftproxy.model.addresses import Address
 from nftproxy.model.errors import Unavailable

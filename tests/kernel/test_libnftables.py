@@ -16,11 +16,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from nftproxy.kernel.async_kernel import AsyncKernel
 from nftproxy.kernel.child_process import in_scratch_namespace
 from nftproxy.kernel.libnftables import Kernel, TooLarge
 from nftproxy.kernel.nfnetlink import nft_queries
 from nftproxy.kernel.nfnetlink.sockets import bodies
+from nftproxy.kernel.threads import AsyncKernel
 from nftproxy.model.addresses import Family
 from nftproxy.model.errors import Refused, Unavailable
 from nftproxy.rules.ruleset import Block, Declaration, Element, Generation, NftKind

@@ -10,8 +10,8 @@ from unittest.mock import Mock
 
 import pytest
 
-from nftproxy.kernel import worker as worker_module
-from nftproxy.kernel.worker import Worker
+from nftproxy.kernel import threads
+from nftproxy.kernel.threads import Worker
 from nftproxy.model.errors import Unavailable
 
 
@@ -104,7 +104,7 @@ async def test_a_thread_that_can_not_be_started_is_tried_again(worker: Worker, m
     """Without a thread a call is refused, and closing does nothing.  The next call starts the thread."""
     with monkeypatch.context() as patch:
         refused = Mock(**{"Thread.return_value.start.side_effect": RuntimeError("can't start new thread")})
-        patch.setattr(worker_module, "threading", refused)  # threads of other tests' servers are not affected
+        patch.setattr(threads, "threading", refused)  # threads of other tests' servers are not affected
         with pytest.raises(Unavailable, match="can't start new thread"):
             await worker.run(int, "7")
         worker.close()

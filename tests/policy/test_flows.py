@@ -19,7 +19,7 @@ from nftproxy.model.events import Event, Put, Removed
 from nftproxy.model.objects import EndpointSlice, Service, TrafficPolicy, key_of
 from nftproxy.pipeline import Pipeline
 from nftproxy.policy import flows
-from nftproxy.policy.choosing.candidates import ServiceEndpoints
+from nftproxy.policy.choosing.verdicts import ServiceEndpoints
 from nftproxy.policy.extension import Settings
 from nftproxy.policy.flows import (
     NO_ENDPOINTS,

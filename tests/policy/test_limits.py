@@ -90,7 +90,7 @@ def test_a_service_beyond_a_limit_claims_nothing_and_has_no_rules() -> None:
 def test_nothing_of_a_service_beyond_a_limit_is_expanded(monkeypatch: pytest.MonkeyPatch) -> None:
     """The size of its rules is computed from counts, without the time and memory of expanding them."""
     monkeypatch.setattr("nftproxy.policy.claims.Claim", None)
-    monkeypatch.setattr("nftproxy.policy.choosing.candidates.Candidate", None)
+    monkeypatch.setattr("nftproxy.policy.choosing.verdicts.Candidate", None)
     made = ClusterState("node-a")
     for each in (wide(400, 400), deep(400, 1000)):
         made.ingest(Put(each))

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator
 import httpx
 import pytest
 
-from nftproxy.sources.decompression import PIECE, TOGETHER, pieces
+from nftproxy.sources.http_client import PIECE, TOGETHER, pieces
 
 RAW = 2**16
 """Bytes of compressed data that come at once, as from httpx."""

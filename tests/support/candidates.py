@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from nftproxy.model.addresses import Address
 from nftproxy.model.objects import Place
-from nftproxy.policy.choosing.candidates import Candidate
+from nftproxy.policy.choosing.verdicts import Candidate
 
 
 def candidates(*weights: int) -> list[Candidate]:

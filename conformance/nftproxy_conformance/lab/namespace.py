@@ -11,8 +11,7 @@ from nftproxy.kernel.namespace import NetworkNamespace
 from nftproxy.kernel.nfnetlink.sockets import bodies, open_socket
 from nftproxy.model.errors import Unavailable
 from nftproxy.netlink import nf_conntrack
-from nftproxy.netlink.codec import ACKNOWLEDGE
-from nftproxy.netlink.netfilter import request
+from nftproxy.netlink.codec import ACKNOWLEDGE, request
 
 
 class LabError(Unavailable):

@@ -11,8 +11,8 @@ from nftproxy.agent.lifecycle.rivals import in_words
 from nftproxy.agent.reporting import occurrences
 from nftproxy.agent.reporting.event_recorder import EventRecorder
 from nftproxy.agent.reporting.sync_reporter import SyncReporter
-from nftproxy.kernel.busy_threads import BusyCall
 from nftproxy.kernel.others.other_proxies import PROXIES, Traces
+from nftproxy.kernel.threads import BusyCall
 from nftproxy.logs import inform, warn
 from nftproxy.model.addresses import FAMILY_NAMES, Address, Family
 from nftproxy.model.codes import Code

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from nftproxy.model.codes import Code
-from nftproxy.sources.activity import ResourceActivity
+from nftproxy.sources.api_client import ResourceActivity
 
 GRACE = 5.0
 """Seconds for which requests may fail, so that a connection that breaks and is made again is no warning."""

@@ -20,7 +20,7 @@ from nftproxy.model.last_transactions import LastRefusal, LastTransaction
 from nftproxy.model.objects import EndpointSlice, Node, ObjectKey, Service
 from nftproxy.model.stages import Stage
 from nftproxy.rules.transaction import Transaction
-from nftproxy.sources.activity import ResourceActivity
+from nftproxy.sources.api_client import ResourceActivity
 
 log = logging.getLogger(__name__)
 

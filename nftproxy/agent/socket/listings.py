@@ -18,8 +18,8 @@ from nftproxy.model.annotations import PLAIN
 from nftproxy.model.codes import Code
 from nftproxy.model.objects import ObjectKey, Service, ServicePort, TrafficPolicy
 from nftproxy.pipeline import Pipeline
-from nftproxy.policy.choosing.choice import choose, endpoints_left_out, why_no_candidate
-from nftproxy.policy.choosing.verdicts import Choice
+from nftproxy.policy.choosing.choice import endpoints_left_out, why_no_candidate
+from nftproxy.policy.choosing.verdicts import Choice, choose
 from nftproxy.policy.fronts import ClaimedFront, claimed_fronts
 from nftproxy.policy.unserved import all_are_dead_ends, dead_ends, none_local, without_address
 

@@ -52,7 +52,7 @@ from nftproxy.model.codes import Code
 from nftproxy.model.errors import BadInput, Problem, Unavailable
 from nftproxy.model.steps import Steps
 from nftproxy.pipeline import Pipeline
-from nftproxy.sources.activity import ResourceActivity
+from nftproxy.sources.api_client import ResourceActivity
 from nftproxy.version import __version__
 
 PIECE = 0.005

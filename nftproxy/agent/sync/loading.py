@@ -32,9 +32,9 @@ from typing import TypeGuard
 from nftproxy.agent.reporting.sync_reporter import SyncReporter
 from nftproxy.agent.sync.piecewise_load import PIECE, PiecewiseLoad
 from nftproxy.agent.sync.quarantine import Quarantine
-from nftproxy.kernel.async_kernel import AsyncKernel
 from nftproxy.kernel.child_process import ChildDied
 from nftproxy.kernel.drift import TableWatch
+from nftproxy.kernel.threads import AsyncKernel
 from nftproxy.logs import inform, warn
 from nftproxy.model.addresses import FAMILY_NAMES, Family
 from nftproxy.model.backoff import Backoff

@@ -19,8 +19,8 @@ import itertools
 from collections.abc import Collection, Iterable
 
 from nftproxy.agent.reporting.sync_reporter import SyncReporter
-from nftproxy.kernel.async_kernel import AsyncKernel
 from nftproxy.kernel.drift import LARGE, TableWatch
+from nftproxy.kernel.threads import AsyncKernel
 from nftproxy.model.addresses import Family
 from nftproxy.model.errors import Refused, Unavailable
 from nftproxy.model.stages import Stage

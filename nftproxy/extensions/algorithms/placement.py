@@ -25,8 +25,8 @@ from zlib import crc32
 
 from nftproxy.extensions.algorithms import maglev
 from nftproxy.model.objects import Place
-from nftproxy.policy.choosing.candidates import Candidate
 from nftproxy.policy.choosing.slots import IN_ORDER, in_preferred_slots
+from nftproxy.policy.choosing.verdicts import Candidate
 from nftproxy.policy.choosing.weights import by_weight
 
 LANES = 8

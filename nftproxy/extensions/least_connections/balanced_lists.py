@@ -12,8 +12,8 @@ from nftproxy.extensions.least_connections.factors import ListKey
 from nftproxy.model.addresses import Family, Protocol, family_of
 from nftproxy.model.annotations import ALGORITHM, Algorithm
 from nftproxy.model.objects import ObjectKey, Place, Service, TrafficPolicy
-from nftproxy.policy.choosing.candidates import Candidate
-from nftproxy.policy.choosing.choice import ChoiceCache, choose
+from nftproxy.policy.choosing.choice import ChoiceCache
+from nftproxy.policy.choosing.verdicts import Candidate, choose
 from nftproxy.policy.drawing import is_hashed
 from nftproxy.policy.extension import Change, Settings
 from nftproxy.policy.state import ClusterState

@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 
 from nftproxy.extensions.least_connections.factors import NEUTRAL, Factors
 from nftproxy.model.objects import Place
-from nftproxy.policy.choosing.candidates import Candidate
 from nftproxy.policy.choosing.slots import in_slots
+from nftproxy.policy.choosing.verdicts import Candidate
 from nftproxy.policy.choosing.weights import apportioned, rows_of
 
 BALANCED_ROWS = 8

@@ -13,7 +13,7 @@ from nftproxy.extensions.least_connections.known_factors import concerned, facto
 from nftproxy.model.addresses import Protocol
 from nftproxy.model.objects import Place, Service, TrafficPolicy
 from nftproxy.pipeline import Pipeline
-from nftproxy.policy.choosing.candidates import Candidate
+from nftproxy.policy.choosing.verdicts import Candidate
 from nftproxy.policy.drawing import is_hashed, placed
 from nftproxy.policy.extension import Drawn, DrawnPort
 from nftproxy.policy.numbers import Draw

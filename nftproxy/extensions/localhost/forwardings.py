@@ -18,7 +18,7 @@ from typing import NamedTuple
 from nftproxy.model.addresses import LOCALHOST, Family, Protocol
 from nftproxy.model.objects import ObjectKey, Place, Service, TrafficPolicy
 from nftproxy.model.settings import Config
-from nftproxy.policy.choosing.choice import choose
+from nftproxy.policy.choosing.verdicts import choose
 from nftproxy.policy.claims import NODE
 from nftproxy.policy.drawing import placed
 from nftproxy.policy.extension import Change

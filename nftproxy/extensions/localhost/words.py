@@ -15,7 +15,7 @@ from nftproxy.model.codes import Code
 from nftproxy.model.objects import Place, TrafficPolicy
 from nftproxy.model.pods import Pods
 from nftproxy.pipeline import Pipeline
-from nftproxy.policy.choosing.choice import choose
+from nftproxy.policy.choosing.verdicts import choose
 
 HOW_REMEMBERED = "the agent remembers clients, and takes the whole node for one client"
 

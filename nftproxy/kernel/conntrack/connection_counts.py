@@ -23,8 +23,15 @@ from nftproxy.model.addresses import Address, Family, Protocol, family_of
 from nftproxy.model.errors import Unavailable
 from nftproxy.model.objects import Place
 from nftproxy.netlink import nf_conntrack as ct
-from nftproxy.netlink.codec import DUMP, attribute_pattern, nest_pattern
-from nftproxy.netlink.netfilter import ADDRESS_SIZE, FAMILY_NUMBER, PROTOCOLS, request
+from nftproxy.netlink.codec import (
+    ADDRESS_SIZE,
+    DUMP,
+    FAMILY_NUMBER,
+    PROTOCOLS,
+    attribute_pattern,
+    nest_pattern,
+    request,
+)
 
 _Packed = tuple[Family, bytes, bytes, bytes, bytes, bytes]
 """A translation as the kernel has it."""

@@ -31,8 +31,8 @@ from typing import NamedTuple
 
 import tenacity
 
-from nftproxy.kernel.busy_threads import NotedThreads
 from nftproxy.kernel.nfnetlink.sockets import open_socket
+from nftproxy.kernel.threads import NotedThreads
 from nftproxy.logs import warn
 from nftproxy.model.addresses import Address, Family, Protocol, family_of
 from nftproxy.model.codes import Code
@@ -40,8 +40,12 @@ from nftproxy.model.errors import Unavailable
 from nftproxy.netlink import nf_conntrack as ct
 from nftproxy.netlink.codec import (
     ACKNOWLEDGE,
+    ADDRESS_SIZE,
     DONE,
     DUMP,
+    FAMILY_NUMBER,
+    FAMILY_OF_NUMBER,
+    GENERAL,
     Attributes,
     attribute,
     attribute_map,
@@ -49,8 +53,8 @@ from nftproxy.netlink.codec import (
     attributes_of,
     messages_of,
     nested,
+    request,
 )
-from nftproxy.netlink.netfilter import ADDRESS_SIZE, FAMILY_NUMBER, FAMILY_OF_NUMBER, GENERAL, request
 from nftproxy.policy.flows import AddressPort, Flow, Sweeps, Unanswered, is_stale
 
 TCP, UDP, SCTP = (bytes([number]) for number in (socket.IPPROTO_TCP, socket.IPPROTO_UDP, socket.IPPROTO_SCTP))

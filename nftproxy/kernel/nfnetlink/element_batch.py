@@ -26,8 +26,7 @@ from nftproxy.kernel.nfnetlink.sockets import BUFFER_SIZE
 from nftproxy.model.addresses import TABLE, Family
 from nftproxy.model.errors import Unavailable
 from nftproxy.netlink import nf_tables as nft
-from nftproxy.netlink.codec import CREATE, NESTED, messages_of, nested
-from nftproxy.netlink.netfilter import FAMILY_NUMBER
+from nftproxy.netlink.codec import CREATE, FAMILY_NUMBER, NESTED, messages_of, nested
 from nftproxy.rules.transaction import Commit
 
 MOST_CHARACTERS = 64 * 1024

@@ -21,6 +21,7 @@ from nftproxy.model.errors import Unavailable
 from nftproxy.netlink import nf_tables as nft
 from nftproxy.netlink.codec import (
     ATTRIBUTE,
+    PROTOCOLS,
     Attributes,
     aligned,
     attribute,
@@ -31,7 +32,6 @@ from nftproxy.netlink.codec import (
     split,
     text_of,
 )
-from nftproxy.netlink.netfilter import PROTOCOLS
 
 Packer = Callable[[str], bytes]
 """Returns the bytes of a text."""

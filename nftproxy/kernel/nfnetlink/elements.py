@@ -37,14 +37,15 @@ from nftproxy.netlink import nf_tables as nft
 from nftproxy.netlink.codec import (
     ACKNOWLEDGE,
     DUMP,
+    FAMILY_NUMBER,
     Attributes,
     attribute,
     attribute_map,
     attributes_of,
+    body_attributes,
     nested,
     number_of,
 )
-from nftproxy.netlink.netfilter import FAMILY_NUMBER, body_attributes
 from nftproxy.rules.ruleset import FoundElement
 
 

@@ -31,6 +31,9 @@ from nftproxy.netlink.codec import (
     CODE,
     CREATE,
     ERROR,
+    FAMILY_NUMBER,
+    FAMILY_OF_NUMBER,
+    GENERAL,
     HEADER,
     NESTED,
     Attributes,
@@ -38,7 +41,6 @@ from nftproxy.netlink.codec import (
     nested,
     text_of,
 )
-from nftproxy.netlink.netfilter import FAMILY_NUMBER, FAMILY_OF_NUMBER, GENERAL
 
 LONG = 4096
 """Characters from which on a command of elements goes as bytes, some 90 elements."""

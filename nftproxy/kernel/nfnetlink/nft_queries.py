@@ -31,14 +31,15 @@ from nftproxy.netlink.codec import (
     ACKNOWLEDGE,
     CREATE,
     DUMP,
+    FAMILY_NUMBER,
     Attributes,
     attribute_map,
+    body_attributes,
     messages_of,
     named,
     number_of,
     text_of,
 )
-from nftproxy.netlink.netfilter import FAMILY_NUMBER, body_attributes
 from nftproxy.rules.ruleset import NftKind
 
 FAMILIES = {"inet": 1, "ip": 2, "ip6": 10}  # NFPROTO_INET and those of FAMILY_NUMBER, by nft's words

@@ -16,8 +16,15 @@ from nftproxy.kernel.nfnetlink.sockets import ADD_MEMBERSHIP, BUFFER_SIZE, SOL_N
 from nftproxy.model.addresses import Family
 from nftproxy.model.errors import Unavailable
 from nftproxy.netlink import nf_tables as nft
-from nftproxy.netlink.codec import Attributes, attribute_map, messages_of, number_of, text_of
-from nftproxy.netlink.netfilter import FAMILY_OF_NUMBER, body_attributes
+from nftproxy.netlink.codec import (
+    FAMILY_OF_NUMBER,
+    Attributes,
+    attribute_map,
+    body_attributes,
+    messages_of,
+    number_of,
+    text_of,
+)
 
 GROUP = 9  # NFNLGRP_NFTRACE
 INET = 1  # NFPROTO_INET

@@ -25,11 +25,14 @@ from nftproxy.netlink.codec import (
     ATTRIBUTE,
     CREATE,
     DUMP,
+    FAMILY_NUMBER,
+    GENERAL,
     KIND_MASK,
     Attributes,
     attribute,
     attribute_map,
     attributes_of,
+    body_attributes,
     messages_of,
     named,
     nested,
@@ -38,7 +41,6 @@ from nftproxy.netlink.codec import (
     split,
     text_of,
 )
-from nftproxy.netlink.netfilter import FAMILY_NUMBER, GENERAL, body_attributes
 
 ATTEMPTS = 10  # at a table that other programs keep changing
 

@@ -48,13 +48,14 @@ from nftproxy.netlink.codec import (
     DONE,
     DUMP_INTERRUPTED,
     ERROR,
+    FAMILY_OF_NUMBER,
+    GENERAL,
     HEADER,
     aligned,
     attribute,
     attributes_of,
     text_of,
 )
-from nftproxy.netlink.netfilter import FAMILY_OF_NUMBER, GENERAL
 
 EXTENDED_ERRORS = 11  # NETLINK_EXT_ACK, which libnftables turns on
 THREAD_NAME = "libnftables"

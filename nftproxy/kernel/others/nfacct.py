@@ -10,8 +10,7 @@ import errno
 
 from nftproxy.kernel.nfnetlink.sockets import bodies, open_socket
 from nftproxy.model.errors import Unavailable
-from nftproxy.netlink.codec import DUMP, number_of, text_of
-from nftproxy.netlink.netfilter import body_attributes, request
+from nftproxy.netlink.codec import DUMP, body_attributes, number_of, request, text_of
 
 SUBSYSTEM = 7  # NFNL_SUBSYS_ACCT
 NEW, GET = 0, 1  # NFNL_MSG_ACCT_NEW, NFNL_MSG_ACCT_GET

@@ -1,8 +1,7 @@
-"""The choice of endpoints for a Service port on this node, for any number of endpoints.
+"""A cache of the choices of endpoints (verdicts.py), and why a port has no near endpoint, or none at all.
 
-`choose` joins the Service's EndpointSlices (candidates.py) and judges each candidate (verdicts.py).  Given a
-`ChoiceCache`, it reuses the last choice for a port with many endpoints, so that the next choice costs in proportion
-to the change.
+`ChoiceCache` reuses the last choice for a port with many endpoints, so that the next choice costs in proportion to the
+change.
 
 A Service of 1,000 endpoints has ten EndpointSlices.  Usually a single endpoint of a single EndpointSlice changes at a
 time.  A cache entry holds the inputs of the last choice, as objects, and its outcome:
@@ -25,20 +24,20 @@ from typing import TypeVar
 
 from nftproxy.model.addresses import FAMILY_NAMES, Address, Family, Protocol
 from nftproxy.model.objects import EndpointSlice, EndpointState, Node, ObjectKey, Place, ServicePort
-from nftproxy.policy.choosing.candidates import Candidate, ServiceEndpoints, candidates_of, weight_of
 from nftproxy.policy.choosing.verdicts import (
+    Candidate,
     Choice,
     EndpointVerdict,
     PortSummary,
+    ServiceEndpoints,
+    candidates_of,
     decide,
     ready_of,
     summary_of,
     verdict_of,
+    weight_of,
 )
 
-MANY = 100
-"""Ports with fewer endpoints aren't cached: deciding anew is as fast.  By default an EndpointSlice
-has at most as many endpoints (--max-endpoints-per-slice)."""
 CACHED_ENDPOINTS = 16_000
 """Endpoints of all cached ports together, at 0.45 kB each."""
 
@@ -46,15 +45,6 @@ T = TypeVar("T")
 
 _place = operator.attrgetter("place")
 _place_of_verdict = operator.attrgetter("candidate.place")
-
-
-def choose(endpoints: ServiceEndpoints, port: ServicePort, cache: ChoiceCache | None = None) -> Choice:
-    """Choose the endpoints that serve a Service port."""
-    left_out = endpoints.left_out if port.protocol is Protocol.TCP else ()
-    entry = cache.entry(endpoints, port) if cache is not None and not left_out else None
-    if entry is None:
-        return decide(candidates_of(endpoints, port), endpoints.node, left_out)
-    return entry.choose(endpoints, port)
 
 
 def why_not_near(endpoints: ServiceEndpoints, port: ServicePort) -> str:
@@ -104,15 +94,15 @@ class ChoiceCache:
     def __init__(self) -> None:
         self.entries: dict[tuple[Family, ObjectKey, str, Protocol], _CachedChoice] = {}
 
-    def entry(self, endpoints: ServiceEndpoints, port: ServicePort) -> _CachedChoice | None:
-        """The entry of a port, made if it is missing.  None for a port with few endpoints."""
-        size = sum([len(each.endpoints.states) for each, _ in endpoints.slices_of(port)])
+    def choose(self, endpoints: ServiceEndpoints, port: ServicePort) -> Choice:
+        """Choose the endpoints that serve a port with many endpoints."""
+        return self.entry(endpoints, port).choose(endpoints, port)
+
+    def entry(self, endpoints: ServiceEndpoints, port: ServicePort) -> _CachedChoice:
+        """The entry of a port, made if it is missing."""
         key = endpoints.family, endpoints.service, port.name, port.protocol
-        entry = self.entries.pop(key, None)
-        if size < MANY:
-            return None
-        self.entries[key] = entry = entry or _CachedChoice()
-        entry.size = size
+        self.entries[key] = entry = self.entries.pop(key, None) or _CachedChoice()
+        entry.size = endpoints.count(port)
         while len(self.entries) > 1 and sum(each.size for each in self.entries.values()) > CACHED_ENDPOINTS:
             del self.entries[next(iter(self.entries))]
         return entry

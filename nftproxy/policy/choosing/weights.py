@@ -20,7 +20,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from nftproxy.model.objects import Place
-from nftproxy.policy.choosing.candidates import Candidate
+from nftproxy.policy.choosing.verdicts import Candidate
 
 EXACT_ROWS = 1_000
 """Any list may have this number of rows.  So weights of 1 % and 99 %, or 1 and 999, need no rounding."""

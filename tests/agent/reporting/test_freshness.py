@@ -16,7 +16,7 @@ from nftproxy.agent.reporting.metrics import Metrics
 from nftproxy.agent.reporting.sync_reporter import Clocks, SyncReporter
 from nftproxy.model.addresses import Family
 from nftproxy.model.settings import Config
-from nftproxy.sources.activity import ResourceActivity
+from nftproxy.sources.api_client import ResourceActivity
 from nftproxy.sources.api_connection import Timeouts
 from tests.agent.reporting.test_metrics import BOTH, reporter, series
 from tests.support.factories import pipeline

@@ -24,7 +24,7 @@ from nftproxy.model.errors import BadInput
 from nftproxy.model.events import Put, Removed
 from nftproxy.model.objects import ClusterObject, ObjectKey, Place, Service
 from nftproxy.pipeline import Pipeline
-from nftproxy.sources.activity import ResourceActivity
+from nftproxy.sources.api_client import ResourceActivity
 from tests.agent.reporting.test_metrics import reporter
 from tests.agent.socket.together import ask_together
 from tests.support.factories import networks, pipeline, service, slice_of

@@ -12,7 +12,7 @@ import pytest
 from nftproxy.extensions.algorithms import maglev
 from nftproxy.extensions.algorithms.placement import LANES, ROUNDS, hashed, in_turn, lane, most_in_turn
 from nftproxy.model.objects import Place
-from nftproxy.policy.choosing.candidates import Candidate
+from nftproxy.policy.choosing.verdicts import Candidate
 from nftproxy.policy.choosing.weights import by_weight
 from nftproxy.policy.numbers import Draw
 from tests.support.candidates import candidates

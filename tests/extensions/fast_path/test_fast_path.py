@@ -24,9 +24,9 @@ from nftproxy.extensions.fast_path.agent.part import FastPathPart
 from nftproxy.extensions.fast_path.checks import passed_by
 from nftproxy.extensions.fast_path.feature import FAST_PATH
 from nftproxy.extensions.fast_path.fields import FastPath, FastPathScope
-from nftproxy.kernel.async_kernel import AsyncKernel
 from nftproxy.kernel.child_process import in_scratch_namespace
 from nftproxy.kernel.nfnetlink.nft_queries import flowtables
+from nftproxy.kernel.threads import AsyncKernel
 from nftproxy.model.addresses import Address, Protocol
 from nftproxy.model.base_chains import BaseChain
 from nftproxy.model.codes import Code

@@ -13,8 +13,7 @@ from nftproxy.kernel.conntrack import sweeps as conntrack
 from nftproxy.kernel.nfnetlink.sockets import open_socket
 from nftproxy.model.addresses import Address
 from nftproxy.netlink import nf_conntrack as ct
-from nftproxy.netlink.codec import CREATE, EXCLUSIVE, attribute, nested
-from nftproxy.netlink.netfilter import request
+from nftproxy.netlink.codec import CREATE, EXCLUSIVE, attribute, nested, request
 from nftproxy.policy.flows import AddressPort, Kept, Sweeps
 from tests.support.factories import IPV4
 

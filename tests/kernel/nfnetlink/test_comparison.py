@@ -17,8 +17,7 @@ from nftproxy.model.addresses import Family
 from nftproxy.model.errors import Unavailable
 from nftproxy.model.objects import ClusterObject
 from nftproxy.netlink import nf_tables as nft
-from nftproxy.netlink.codec import CREATE, NESTED, attribute, messages_of, nested, split
-from nftproxy.netlink.netfilter import FAMILY_NUMBER
+from nftproxy.netlink.codec import CREATE, FAMILY_NUMBER, NESTED, attribute, messages_of, nested, split
 from nftproxy.pipeline import Pipeline
 from nftproxy.rules.transaction import Difference, Installed, Transaction
 from tests.kernel.ruleset import Held, execute, held, listing

@@ -12,7 +12,7 @@ from nftproxy.model.addresses import TABLE, Family
 from nftproxy.model.base_chains import BaseChain
 from nftproxy.model.errors import Unavailable
 from nftproxy.netlink import codec, nf_tables
-from nftproxy.netlink.netfilter import FAMILY_NUMBER
+from nftproxy.netlink.codec import FAMILY_NUMBER
 from tests.conftest import Run
 from tests.kernel.ruleset import execute
 from tests.support.factories import IPV4, IPV6

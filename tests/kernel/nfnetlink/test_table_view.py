@@ -17,8 +17,7 @@ from nftproxy.kernel.nfnetlink.table_view import THREAD_NAME, TableView, ours_of
 from nftproxy.model.addresses import Family
 from nftproxy.model.errors import Refused, Unavailable
 from nftproxy.netlink import nf_tables as nft
-from nftproxy.netlink.codec import DONE, message, messages_of, named
-from nftproxy.netlink.netfilter import GENERAL
+from nftproxy.netlink.codec import DONE, GENERAL, message, messages_of, named
 from nftproxy.rules.transaction import Transaction
 from tests.kernel.ruleset import execute
 from tests.support.background import repeating

@@ -6,8 +6,7 @@ import pytest
 
 from nftproxy.kernel.nfnetlink.sockets import open_socket
 from nftproxy.kernel.others.nfacct import NAME, NEW, PACKETS, SUBSYSTEM, packets
-from nftproxy.netlink.codec import ACKNOWLEDGE, CREATE, attribute, messages_of, named
-from nftproxy.netlink.netfilter import request
+from nftproxy.netlink.codec import ACKNOWLEDGE, CREATE, attribute, messages_of, named, request
 from tests.conftest import Run
 
 

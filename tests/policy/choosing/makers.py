@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from nftproxy.model.addresses import Family
 from nftproxy.model.objects import EndpointSlice, Node, Service
-from nftproxy.policy.choosing.candidates import Candidate, ServiceEndpoints, candidates_of
+from nftproxy.policy.choosing.verdicts import Candidate, ServiceEndpoints, candidates_of
 from tests.support.factories import IPV4, node, service, service_port
 
 

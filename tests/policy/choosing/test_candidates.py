@@ -14,7 +14,7 @@ from nftproxy_conformance.strategies.objects import slices
 from nftproxy.model.addresses import Protocol
 from nftproxy.model.annotations import WEIGHTS, Options
 from nftproxy.model.objects import EndpointPort, EndpointSlice
-from nftproxy.policy.choosing.candidates import candidates_of
+from nftproxy.policy.choosing.verdicts import candidates_of
 from tests.policy.choosing.makers import candidates, endpoints_of
 from tests.support.factories import IPV4, IPV6, node, service, service_port, slice_of
 

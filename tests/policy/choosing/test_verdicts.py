@@ -12,8 +12,7 @@ from nftproxy_conformance.strategies.objects import nodes, slices
 
 from nftproxy.model.addresses import Address
 from nftproxy.model.objects import EndpointSlice, Node, Place
-from nftproxy.policy.choosing.candidates import Candidate
-from nftproxy.policy.choosing.verdicts import Choice, ChoiceReason, EndpointVerdict, decide
+from nftproxy.policy.choosing.verdicts import Candidate, Choice, ChoiceReason, EndpointVerdict, decide
 from tests.policy.choosing.makers import candidates
 from tests.support.factories import endpoint, node, slice_of
 

@@ -23,7 +23,7 @@ from nftproxy.extensions.failover.silent_places import SilentPlaces
 from nftproxy.model.addresses import Address, Family
 from nftproxy.model.events import Put
 from nftproxy.model.objects import EndpointSlice, Place, Service
-from nftproxy.netlink.netfilter import ADDRESS_SIZE
+from nftproxy.netlink.codec import ADDRESS_SIZE
 from nftproxy.policy.numbers import namespace_number
 from nftproxy.rules.renderer import Renderer
 from tests.support.cluster import FRONTS, IP, IP6, Cluster, Ip, at, exposed_service, pods

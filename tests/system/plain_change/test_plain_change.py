@@ -117,6 +117,14 @@ def test_a_plain_change_enters_no_other_file(entered: list[Entered], phase: int)
     assert found.total() <= allowed.total(), found - allowed
 
 
+def test_the_list_is_short() -> None:
+    """Every change enters at most 35 files before the commit, and 15 after it."""
+    blocks = ENTERED.read_text().split("\n\n")
+    always = [len(re.findall(r"^\S+\.py \d+$", block, re.MULTILINE)) for block in blocks]
+    assert always[0] <= 35
+    assert always[1] <= 15
+
+
 def test_the_steps_of_the_life_of_a_change_are_entered() -> None:
     """Each file that a step of docs/life-of-a-change.md names is one that a plain change enters."""
     steps = LIFE_OF_A_CHANGE.read_text().partition("\n## ")[0]

@@ -28,8 +28,16 @@ from nftproxy.model.addresses import TABLE, Address, Family
 from nftproxy.model.errors import Unavailable
 from nftproxy.model.unserved_reasons import RESTRICTED, UnservedReason
 from nftproxy.netlink import nf_tables as nft
-from nftproxy.netlink.codec import ACKNOWLEDGE, DUMP, attribute_pattern, named, nest_pattern
-from nftproxy.netlink.netfilter import ADDRESS_SIZE, FAMILY_NUMBER, PROTOCOLS
+from nftproxy.netlink.codec import (
+    ACKNOWLEDGE,
+    ADDRESS_SIZE,
+    DUMP,
+    FAMILY_NUMBER,
+    PROTOCOLS,
+    attribute_pattern,
+    named,
+    nest_pattern,
+)
 from nftproxy.policy.claims import NODE, Claim
 
 REST = 1.0

@@ -25,7 +25,7 @@ import msgspec
 
 from nftproxy.extensions.counts.agent.count_reader import CountedSet, CountReader, FamilyCounts, claim_of
 from nftproxy.extensions.counts.counted_fronts import CountedFronts, ServiceFront
-from nftproxy.kernel.busy_threads import NotedThreads
+from nftproxy.kernel.threads import NotedThreads
 from nftproxy.logs import warn
 from nftproxy.model.addresses import Family
 from nftproxy.model.codes import Code

@@ -29,8 +29,19 @@ from nftproxy.model.errors import Unavailable
 from nftproxy.model.objects import Place
 from nftproxy.netlink import nf_conntrack as ct
 from nftproxy.netlink import nf_tables as nft
-from nftproxy.netlink.codec import DUMP, attribute, attribute_map, attributes_of, messages_of, nested, number_of
-from nftproxy.netlink.netfilter import ADDRESS_SIZE, FAMILY_NUMBER, body_attributes, request
+from nftproxy.netlink.codec import (
+    ADDRESS_SIZE,
+    DUMP,
+    FAMILY_NUMBER,
+    attribute,
+    attribute_map,
+    attributes_of,
+    body_attributes,
+    messages_of,
+    nested,
+    number_of,
+    request,
+)
 
 UNANSWERED, STUCK, CROWDED, REFUSED = "unanswered", "stuck", "crowded", "refused"
 """The sets of failover/table.nft.j2: connections, connections that must go to another endpoint, namespaces over their

@@ -12,8 +12,8 @@ from collections.abc import Callable, Sequence
 from nftproxy.extensions.fast_path.agent.flowtable import follow_interfaces, takes_beginnings
 from nftproxy.extensions.fast_path.fields import INTERFACES, FastPath
 from nftproxy.extensions.fast_path.rules import FAST_PATH_TABLE
-from nftproxy.kernel.async_kernel import AsyncKernel
 from nftproxy.kernel.nfnetlink.nft_queries import inet_table_comment
+from nftproxy.kernel.threads import AsyncKernel
 from nftproxy.model.errors import Refused, Unavailable
 from nftproxy.model.texts import first_of
 from nftproxy.pipeline import Pipeline

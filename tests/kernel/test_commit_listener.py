@@ -7,10 +7,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from nftproxy.kernel.drift import LARGE, TableWatch
+from nftproxy.kernel import drift
+from nftproxy.kernel.drift import LARGE, CommitListener, TableWatch
 from nftproxy.kernel.libnftables import Kernel
-from nftproxy.kernel.nfnetlink import commit_listener, nft_queries
-from nftproxy.kernel.nfnetlink.commit_listener import CommitListener
+from nftproxy.kernel.nfnetlink import nft_queries
 from nftproxy.model.addresses import Family
 from nftproxy.rules.transaction import Transaction
 from tests.conftest import Run
@@ -89,7 +89,7 @@ def test_a_large_transaction_is_not_listened_to(watch: TableWatch, listener: Com
 
 def test_too_much_at_once(watch: TableWatch, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where the queue overflows, that is reported instead."""
-    monkeypatch.setattr(commit_listener, "QUEUE_SIZE", 4096)
+    monkeypatch.setattr(drift, "QUEUE_SIZE", 4096)
     small = CommitListener()
     for number in range(100):
         execute(f"add table ip t{number}")
@@ -103,7 +103,7 @@ def test_too_much_at_once(watch: TableWatch, monkeypatch: pytest.MonkeyPatch) ->
 def test_a_user_without_rights_is_told(as_nobody: Run) -> None:
     """Without CAP_NET_ADMIN the error says so in the system's words."""
     told = as_nobody(
-        "from nftproxy.kernel.nfnetlink.commit_listener import CommitListener\n"
+        "from nftproxy.kernel.drift import CommitListener\n"
         "from nftproxy.model.errors import Unavailable\n"
         "try: CommitListener()\n"
         "except Unavailable as error: print(error)\n"
