@@ -201,7 +201,6 @@ HARM: dict[str, tuple[Callable[[ApiServer], object], str]] = {
     "hanging": (hang, "no connection to {host} within 0.5 s"),
     "reset": (strike(faults.Reset(), "list"), "the connection to {host} broke: Connection reset by peer"),
     "silent list": (strike(faults.BlackHole(), "list"), "no data from {host} for 0.3 s"),
-    "silent watch": (strike(faults.BlackHole(), "watch"), "no data for 0.4 s, reconnecting"),
     # the file and its time follow
     "unauthorized": (strike(faults.Respond(401), "list"), "401 Unauthorized: 'a fault on demand': /"),
     "forbidden": (strike(faults.Respond(403), "watch"), "403 Forbidden: 'a fault on demand'"),
