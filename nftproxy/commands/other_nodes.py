@@ -26,10 +26,10 @@ T = TypeVar("T")
 
 PLUGIN = "kubectl nftproxy"
 """The name of the command line as kubectl's plugin."""
-START = 2.0
+START = 3.0
 """Seconds that a node gets beside the agent's --timeout, for the connection and for starting the command in the pod.
 
-One node in 300 that doesn't answer then costs 5 s, so that the command ends in 10 s."""
+One node in 300 that doesn't answer then costs 6 s, so that the command ends in 10 s."""
 
 _KUBECONFIG = click.option(
     "--kubeconfig",

@@ -50,8 +50,11 @@ LARGEST = {"amd64": 130_000_000, "arm64": 132_000_000}
 
 @pytest.fixture(scope="module")
 def node() -> Iterator[Namespace]:
-    """A node's network."""
+    """A node's network, with the address of its Node: without it the agent would warn, sooner or later."""
     with Namespace("node") as made:
+        made.ip("link set lo up", "link add uplink type veth peer name far", "link set uplink up", "link set far up")
+        made.ip("address add 192.168.0.2/24 dev uplink", "address add fd00:c0a8::2/64 dev uplink nodad")
+        made.ip("route add default dev uplink")
         yield made
 
 
@@ -105,8 +108,6 @@ def test_the_agent_answers_in_its_pod(proxy: Container) -> None:
 
 def test_top_has_names_in_its_pod(node: Namespace, proxy: Container) -> None:
     """`kubectl exec` without any option shows a connection of the node, which the agent reads from conntrack."""
-    node.ip("link set lo up", "link add uplink type veth peer name far", "link set uplink up", "link set far up")
-    node.ip("address add 192.168.0.2/24 dev uplink", "route add default dev uplink")
     with node.socket(socket.AF_INET, socket.SOCK_STREAM | socket.SOCK_NONBLOCK) as client:
         client.connect_ex(("10.96.0.10", 80))
         status, text = proxy.run("nftproxy", "top")

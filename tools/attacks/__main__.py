@@ -22,11 +22,14 @@ from tools.attacks.at_once import Together, all_at_once
 from tools.attacks.attacks import ATTACKS, PATIENCE, attacked
 from tools.bench.fairness import CASES
 
+KEPT = 1_000
+"""Changes that the API server remembers, of up to 256 KiB each."""
+
 
 @contextmanager
 def attacked_bench(directory: Path) -> Iterator[Bench]:
     """A running agent with a quiet tenant's Services."""
-    with Lab() as lab, ApiServer(tls=True, authenticate=True, make_socket=lab.node.socket) as server:
+    with Lab() as lab, ApiServer(history=KEPT, tls=True, authenticate=True, make_socket=lab.node.socket) as server:
         server.rbac = PERMISSIONS
         furnish(server)
         with Bench(lab, server, directory) as bench:
