@@ -187,8 +187,11 @@ class Pipeline:
 
     @property
     def is_compiling(self) -> bool:
-        """Whether `ingest_in_steps` has paused where other events may be ingested."""
-        return self._under_way is not None
+        """Whether `ingest_in_steps` has paused where other events may be ingested.
+
+        A change of the skeleton that can't be divided would begin anew for each of them, perhaps for ever.
+        """
+        return self._under_way is not None and not (self._under_way.table or self._under_way.everything)
 
     def _concerns(self, other: Invalidation) -> bool:
         """Whether the invalid parts and a change under way may concern the same statements."""

@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from nftproxy_conformance.strategies import quick
 
-from nftproxy.model.events import Event, Listed, Put, Removed
+from nftproxy.model.addresses import Address
+from nftproxy.model.events import Event, HostAddresses, Listed, Put, Removed
 from nftproxy.model.objects import EndpointSlice, Service
 from nftproxy.pipeline import Pipeline
 from nftproxy.rules.transaction import Transaction, join
@@ -153,6 +154,15 @@ def test_another_service_changes_beside_the_first_of_an_extension() -> None:
     found = Applied()
     found.change(Put(large(failover="refused")), between=lambda made: beside.append(made.ingest([moved])))
     assert [each for each, part in enumerate(beside) if "10.1.0.9" in part.text] == [0]
+
+
+def test_nothing_goes_between_the_parts_of_an_undivided_skeleton() -> None:
+    """A change of the node's addresses, which concerns all Services, never begins anew for a small change."""
+    paused: list[Pipeline] = []
+    after = Put(HostAddresses(frozenset({Address("192.0.2.1")})))
+    found = Applied().change(after, between=paused.append)
+    found.assert_same(after)
+    assert not paused
 
 
 def test_another_service_changes_between_the_ports() -> None:
