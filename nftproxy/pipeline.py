@@ -125,6 +125,8 @@ class Pipeline:
         families = tuple(self.generations)
         self.views = {each.name: each.view(settings, families) for each in settings.extensions if each.view}
         self.asked = {each.name for each in settings.everywhere}
+        self._still_asked = self.asked
+        """`asked` at the end of the change under way: a view follows a change also if nothing asks for it any more."""
         self.losses: dict[ObjectKey, list[LostClaim]] = {}
         self.withheld: dict[Family, dict[ObjectKey, str]] = {family: {} for family in self.generations}
         self.judged = JudgedClaims(set(), [])
@@ -373,13 +375,16 @@ class Pipeline:
         if invalid.services or invalid.everything:
             self._known_fronts.drop(self._services_of(invalid))
         try:
-            return (yield from self._update(invalid, families, in_parts=in_parts))
+            changes = yield from self._update(invalid, families, in_parts=in_parts)
         except BaseException:
             self._invalid.merge(invalid)
             self._has_more = False
             raise
         finally:
             self._under_way = before
+        if before is None and not self._has_more:
+            self.asked = self._still_asked
+        return changes
 
     def _update(
         self, invalid: Invalidation, families: Collection[Family], *, in_parts: bool
@@ -509,7 +514,7 @@ class Pipeline:
             for name in self.views:
                 if name in concerned:
                     self.views[name].refresh(change)
-        self.asked = asked
+        self.asked, self._still_asked = concerned, asked
 
     def view(self, kind: type[V]) -> V:
         """The view of this kind.

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from nftproxy_conformance.strategies import quick
 
+from nftproxy.extensions.failover.gone_addresses import GoneAddresses
 from nftproxy.model.addresses import Address
 from nftproxy.model.events import Event, HostAddresses, Listed, Put, Removed
 from nftproxy.model.objects import EndpointSlice, Service
@@ -163,6 +164,16 @@ def test_nothing_goes_between_the_parts_of_an_undivided_skeleton() -> None:
     found = Applied().change(after, between=paused.append)
     found.assert_same(after)
     assert not paused
+
+
+def test_extensions_follow_the_end_of_their_last_service_beside_other_changes() -> None:
+    """A view forgets the last Service that asks for it, though other Services have changed since it was removed."""
+    found = Applied(Put(large(failover="gone")))
+    moved = Put(slice_of("shop/web", ["10.1.0.9"]))
+    found.change(Removed(Service, key(LARGE)), between=lambda made: found.apply(made.ingest([moved])))
+    gone = found.made.view(GoneAddresses)
+    assert [gone.look(found.made.state, at) for at in (0.0, 1000.0)] == [{}, {}]
+    assert found.made.asked == pipeline().asked
 
 
 def test_another_service_changes_between_the_ports() -> None:
