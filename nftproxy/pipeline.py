@@ -191,14 +191,17 @@ class Pipeline:
     def is_compiling(self) -> bool:
         """Whether `ingest_in_steps` has paused where other events may be ingested.
 
-        A change of the skeleton that can't be divided would begin anew for each of them, perhaps for ever.
+        A change of all Services would begin anew for each of them, perhaps for ever.
         """
-        return self._under_way is not None and not (self._under_way.table or self._under_way.everything)
+        return self._under_way is not None and not self._under_way.everything
 
     def _concerns(self, other: Invalidation) -> bool:
-        """Whether the invalid parts and a change under way may concern the same statements."""
+        """Whether the invalid parts and a change under way may concern the same statements.
+
+        Ports of other Services don't depend on the skeleton that is under way.
+        """
         invalid = self._invalid
-        if any(each.table or each.everything for each in (invalid, other)):
+        if invalid.table or invalid.everything or other.everything:
             return True
         return not (invalid.services | invalid.endpoints).isdisjoint(other.services | other.endpoints)
 
@@ -396,7 +399,6 @@ class Pipeline:
         shrinks = not grows and self._grows(skeletons, backwards=True)
         if is_divided := in_parts and (grows or shrinks) and self._is_divisible(invalid, versions):
             services.sort(key=self.state.counted_size)  # small changes don't wait for large changes of the same round
-            self._under_way = msgspec.structs.replace(invalid, table=False)  # others don't wait for the skeleton
         for old, new in versions:
             if new is not None and new is not old:
                 self._unfinished.setdefault(new.key, {}).update(dict.fromkeys(port_keys(new)))

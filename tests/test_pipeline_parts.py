@@ -166,6 +166,25 @@ def test_nothing_goes_between_the_parts_of_an_undivided_skeleton() -> None:
     assert not paused
 
 
+def test_small_changes_go_beside_an_undivided_skeleton() -> None:
+    """A new Service beside the first of an extension is a single part, which never begins anew for small changes."""
+    events = [Put(service("shop/new", cluster_ips=["10.96.0.12"])), Put(large(failover="refused"))]
+    paused: list[Pipeline] = []
+    Applied().change(*events, between=paused.append)
+    beside: list[Transaction] = []
+    found = Applied()
+
+    def between(made: Pipeline) -> None:
+        beside.append(made.ingest([Put(slice_of("shop/web", [f"10.1.0.{len(beside) % 2 + 8}"]))]))
+        found.apply(beside[-1])
+
+    found.change(*events, between=between)
+    assert beside
+    assert all(beside)
+    assert len(beside) == len(paused)
+    assert len(found.parts) == len(beside) + 1
+
+
 def test_extensions_follow_the_end_of_their_last_service_beside_other_changes() -> None:
     """A view forgets the last Service that asks for it, though other Services have changed since it was removed."""
     found = Applied(Put(large(failover="gone")))
