@@ -86,6 +86,7 @@ class Pipeline:
             agent/sync/quarantine.py decides which Services these are.
         asked: the names of the extensions with views for which a Service or the configuration asks.
         choices: a cache of the choices for Services with many endpoints.
+        known_fronts: the fronts of Services whose endpoints have changed, as they are.
         unavailable: the extensions, by name, that this node's kernel lacks at present.
         whole_tables: the tables that extensions load by themselves, by the extension's name.
         lap: a function that is called after each piece of work, with its stage.  A stopwatch can be put here.  Where
@@ -118,7 +119,7 @@ class Pipeline:
         self._unfinished: dict[ObjectKey, dict[PortKey, None]] = {}
         """The owners that a Service may have beside those of the version that was compiled last."""
         self.choices = ChoiceCache()
-        self._known_fronts = KnownFronts()
+        self.known_fronts = KnownFronts()
         self._followed = set[ObjectKey]()
         """The Services of which flows or a health check follow the endpoints."""
         self.health_checks = HealthChecks()
@@ -376,7 +377,7 @@ class Pipeline:
         before, invalid = self._under_way, self._invalid
         self._under_way, self._invalid = invalid, Invalidation()
         if invalid.services or invalid.everything:
-            self._known_fronts.drop(self._services_of(invalid))
+            self.known_fronts.drop(self._services_of(invalid))
         try:
             changes = yield from self._update(invalid, families, in_parts=in_parts)
         except BaseException:
@@ -554,7 +555,7 @@ class Pipeline:
             gone = {owner: len(had[owner].lines) for owner in self._owners(key) if owner in had}
             service = self.state.services.get(key)
             if service is not None and key not in self.withheld[family]:
-                known = self._known_fronts if cache else None
+                known = self.known_fronts if cache else None
                 for owner, facts in compile_service(
                     self.state, self.settings, family, service, cache=cache, known=known
                 ):

@@ -233,6 +233,26 @@ def test_known_fronts_follow_the_claims_of_other_services() -> None:
         assert made.generations[IPV4].blocks == anew.generations[IPV4].blocks
 
 
+def test_known_fronts_are_bounded_in_sum(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tenants that change all endpoints of Services with many fronts make the agent keep no more than a number."""
+    monkeypatch.setattr("nftproxy.policy.compile.MOST_KNOWN", 10)
+    sizes = [4, 4, 4, 12]
+    names = [f"evil/s{number}" for number in range(len(sizes))]
+    made = pipeline(
+        *(
+            service(name, cluster_ips=[f"10.97.0.{at + 1}"], ports=[f"p{port}:{port}" for port in range(1, size + 1)])
+            for at, (name, size) in enumerate(zip(names, sizes, strict=True))
+        )
+    )
+    known = made.known_fronts
+    for name in (*names, *names):
+        made.ingest([Put(slice_of(name, endpoints=["10.1.1.9"]))])
+        made.ingest([Removed(EndpointSlice, key(f"{name}-1"))])
+        assert known.count == sum(len(fronts) for each in known.of.values() for _, fronts in each) <= 10
+    made.ingest([Put(slice_of(names[0])), *(Removed(Service, key(name)) for name in names)])
+    assert (known.count, known.of) == (0, {})
+
+
 def test_what_follows_endpoints_beside_rules_is_known_with_the_service() -> None:
     """A change of endpoints refreshes flows and health checks of the Services alone that have some."""
     udp = service("shop/dns", cluster_ips=["10.96.0.11"], ports=["dns:53/udp"])

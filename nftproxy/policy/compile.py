@@ -40,8 +40,8 @@ from nftproxy.policy.ranges import NO_LIST, range_keys
 from nftproxy.policy.restrictions import guarded_addresses, restriction
 from nftproxy.policy.state import ClusterState
 
-MOST_KNOWN = 1_000
-"""Services and families whose fronts are known, at some 0.6 kB for a Service of two ports."""
+MOST_KNOWN = 10_000
+"""Fronts that are known of all Services together, at some 0.5 kB each."""
 
 
 class PortKey(NamedTuple):
@@ -119,23 +119,34 @@ ClaimedFronts = tuple[tuple[ServicePort, list[ClaimedFront]], ...]
 class KnownFronts:
     """The fronts that Services claim in a family, as long as nothing but their EndpointSlices changes.
 
-    Those that were found first are evicted.
+    Those that were found first are evicted.  A Service with more than `MOST_KNOWN` fronts is never known.
     """
 
     def __init__(self) -> None:
         self.of: dict[tuple[Family, ObjectKey], ClaimedFronts] = {}
+        self.count = 0
 
     def put(self, family: Family, service: ObjectKey, found: ClaimedFronts) -> None:
-        """Note the fronts of a Service."""
+        """Note the fronts of a Service, which aren't known."""
         self.of[family, service] = found
-        if len(self.of) > MOST_KNOWN:
-            del self.of[next(iter(self.of))]
+        self.count += _count(found)
+        while self.count > MOST_KNOWN:
+            self._forget(next(iter(self.of)))
 
     def drop(self, services: Iterable[ObjectKey]) -> None:
         """Forget the fronts of Services that may have other claims or other fronts."""
         for family in Family if self.of else ():
             for each in services:
-                self.of.pop((family, each), None)
+                if (family, each) in self.of:
+                    self._forget((family, each))
+
+    def _forget(self, key: tuple[Family, ObjectKey]) -> None:
+        self.count -= _count(self.of.pop(key))
+
+
+def _count(found: ClaimedFronts) -> int:
+    """The number of fronts."""
+    return sum([len(fronts) for _, fronts in found])
 
 
 class _PortCompiler(NamedTuple):
