@@ -194,11 +194,7 @@ def tables(families: Mapping[str, int] = FAMILIES) -> list[str]:
     Raises:
         Unavailable: the kernel does not answer.
     """
-    return [
-        f"{family} {text_of(each[nft.OF_TABLE])}"
-        for family, number in families.items()
-        for each in query(nft.GET_TABLE, number, flags=DUMP)
-    ]
+    return _names(nft.GET_TABLE, families, nft.OF_TABLE)
 
 
 def flowtables() -> list[str]:
@@ -207,10 +203,15 @@ def flowtables() -> list[str]:
     Raises:
         Unavailable: the kernel does not answer.
     """
+    return _names(nft.GET_FLOWTABLE, FAMILIES, nft.OF_TABLE, nft.FLOWTABLE_NAME)
+
+
+def _names(request: int, families: Mapping[str, int], *attributes: int) -> list[str]:
+    """Return what a listing of each family has: the family's word and these attributes of each, which are texts."""
     return [
-        f"{family} {text_of(each[nft.OF_TABLE])} {text_of(each[nft.FLOWTABLE_NAME])}"
-        for family, number in FAMILIES.items()
-        for each in query(nft.GET_FLOWTABLE, number, flags=DUMP)
+        " ".join([family, *(text_of(each[attribute]) for attribute in attributes)])
+        for family, number in families.items()
+        for each in query(request, number, flags=DUMP)
     ]
 
 
