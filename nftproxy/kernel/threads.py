@@ -4,9 +4,9 @@ A thread that hangs in a system call, or is gone, never ends its call, and the t
 That would be as quiet as a node without faults.  So calls in threads are noted here (`BUSY`), and the agent reports
 long ones (agent/process_watch.py).
 
-Calls at the node are made by a pool (`NotedThreads`), and those at nftables (`AsyncKernel`) by a thread, one after the
-other (`Worker`).  A call in a pool costs 0.1 ms more, for a second future with a lock around each of its steps, and a
-change of the rules takes hardly longer in the kernel.
+A pool makes the calls that look at the node (`NotedThreads`).  One thread makes those at nftables (`AsyncKernel`), one
+after the other (`Worker`).  A call in a pool costs 0.1 ms more, for a second future with a lock around each of its
+steps, and a change of the rules takes hardly longer in the kernel.
 
 A short call needn't return to the loop either.  The caller says for how long the call may block the loop.  Until then
 the loop's thread waits in place.  So the call has Python's lock from the first moment, and two turns of the loop and a

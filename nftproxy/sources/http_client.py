@@ -42,8 +42,8 @@ class AsyncioBackend(httpcore.AsyncNetworkBackend):
     """Connections by TCP.
 
     Args:
-        names: the name in the server's certificate for each context that verifies one, for contexts whose servers have
-            another name than their URL.  httpcore has `sni_hostname` for that, but not through a proxy.
+        names: by context, the name that the server's certificate must have, where it isn't the name in the URL.
+            httpcore has `sni_hostname` for that, but not through a proxy.
     """
 
     def __init__(self, names: Mapping[ssl.SSLContext, str] | None = None) -> None:

@@ -427,8 +427,8 @@ def late_slice() -> dict[str, Any]:
 def queries() -> Iterator[str]:
     """The dashboard's queries, as Grafana sends them for all nodes, but two.
 
-    `python -m tools.monitoring` tries all of them on three agents.  One agent differs from none, and this one counts no
-    drops.
+    `python -m tools.monitoring` tries all of them on three agents.  A single agent differs from no other, and this
+    agent counts no drops.
     """
     known = {"$node": ".*", "$__rate_interval": "10s", "$__range": "1h"}
     for panel in json.loads((MONITORING / "dashboard.json").read_text())["panels"]:
