@@ -24,6 +24,9 @@ VERSION = re.compile(r"(?:kube-proxy|kube-apiserver|Linux|Kubernetes|Debian|IPv)
 FIGURE = re.compile(r"\d+(?:,\d{3})*(?:\.\d+)?(?: (?:ms|s|MB|GB)\b)?")
 """A number, with its unit if there is one."""
 
+GONE = re.compile(r"`([0-9a-f]{8}:[\w/.]+)`")
+"""A tool that isn't here any more, as pages name it with a commit that has it."""
+
 
 def figures(text: str) -> set[str]:
     """The figures of a text, without versions, and without links and names in code."""
@@ -44,16 +47,26 @@ def test_a_table_names_its_commit(name: str) -> None:
     """A table has the commit that was measured or that brought the figures, and the history has that commit."""
     table = TABLES[name]
     assert bool(table.commit) != bool(table.recorded)
+    assert kind_of(table.commit or table.recorded) == "commit"
+
+
+@pytest.mark.parametrize(
+    "name", sorted({name for page in DOCS.rglob("*.md") for name in GONE.findall(page.read_text())})
+)
+def test_a_tool_that_is_gone_is_in_the_commit_that_a_page_names(name: str) -> None:
+    """A name such as 5f38d422:tools/bench/bounds.py is of a file or a folder in the history."""
+    assert kind_of(name) in ("blob", "tree")
+
+
+def kind_of(name: str) -> str:
+    """The kind of an object of the history, as git says."""
     git = ("git", "-C", str(CHECKOUT))
     shallow = subprocess.run(
         [*git, "rev-parse", "--is-shallow-repository"], capture_output=True, text=True, check=False
     )
     if shallow.stdout.strip() != "false":
         pytest.skip("this is no clone with the whole history")
-    kind = subprocess.run(
-        [*git, "cat-file", "-t", table.commit or table.recorded], capture_output=True, text=True, check=False
-    )
-    assert kind.stdout.strip() == "commit"
+    return subprocess.run([*git, "cat-file", "-t", name], capture_output=True, text=True, check=False).stdout.strip()
 
 
 def test_a_row_has_a_cell_for_each_column() -> None:

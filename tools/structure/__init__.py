@@ -1,1 +1,0 @@
-"""Counts how far features reach into the proxy."""
