@@ -1,4 +1,4 @@
-"""A real Prometheus, Debian's, that scrapes agents and evaluates the rules of examples/monitoring."""
+"""A real Prometheus, Debian's, that scrapes an agent and evaluates the rules of examples/monitoring."""
 
 from __future__ import annotations
 
@@ -59,14 +59,13 @@ def hastened(text: str, factor: int) -> str:
 
 
 class Prometheus(KilledAtEnd):
-    """Prometheus as a process, which scrapes agents.  A context manager.
+    """Prometheus as a process, which scrapes an agent.  A context manager.
 
     Args:
         namespace: the network of the process.
         directory: for its files.
         rule_text: a PrometheusRule.
         more: groups of rules beside it.
-        nodes: the addresses at which the agents of nodes serve their metrics.
     """
 
     def __init__(
@@ -75,7 +74,6 @@ class Prometheus(KilledAtEnd):
         directory: Path,
         rule_text: str,
         more: Iterable[Mapping[str, Any]] = (),
-        nodes: Mapping[str, str] = {NODE_NAME: "127.0.0.1"},
     ) -> None:
         self._namespace = namespace
         self._directory = directory
@@ -86,9 +84,7 @@ class Prometheus(KilledAtEnd):
                 {
                     "global": {"scrape_interval": SCRAPE, "scrape_timeout": SCRAPE, "evaluation_interval": SCRAPE},
                     "rule_files": ["rules.yaml"],
-                    "scrape_configs": [
-                        {"job_name": "any", "static_configs": [_target(*each) for each in nodes.items()]}
-                    ],
+                    "scrape_configs": [{"job_name": "any", "static_configs": [_target(NODE_NAME, "127.0.0.1")]}],
                 }
             )
         )
@@ -104,11 +100,6 @@ class Prometheus(KilledAtEnd):
     def query(self, expr: str) -> list[Any]:
         """The result of a query in PromQL, empty while the server starts."""
         found: list[Any] = self._ask("query", query=expr).get("result", [])
-        return found
-
-    def query_range(self, expr: str, start: float, end: float, step: float) -> list[Any]:
-        """The series of a query between two times, with a value at each step."""
-        found: list[Any] = self._ask("query_range", query=expr, start=start, end=end, step=step).get("result", [])
         return found
 
     def alerts(self) -> dict[str, str]:
@@ -131,7 +122,7 @@ class Prometheus(KilledAtEnd):
         """
         wait_until(condition, lambda: f"not so: {what}; {self.alerts()}\n{self._log()}", patience=patience, pause=0.1)
 
-    def _ask(self, what: str, **parameters: str | float) -> dict[str, Any]:
+    def _ask(self, what: str, **parameters: str) -> dict[str, Any]:
         url = f"http://127.0.0.1:{PORT}/api/v1/{what}?{urllib.parse.urlencode(parameters)}"
 
         def get() -> Any:
