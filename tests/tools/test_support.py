@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import shlex
 from pathlib import Path
 
 import pytest
 
+from tools.kubernetes.__main__ import main as kubernetes
 from tools.support import results
 from tools.support.page import PAGE, page, tables
 from tools.support.results import SupportResult, read_results, record
@@ -24,6 +26,16 @@ def test_the_page_has_the_results() -> None:
     if os.environ.get("UPDATE_DOCS"):
         PAGE.write_text(wanted)
     assert PAGE.read_text() == wanted
+
+
+def test_a_command_that_is_gone_has_its_commit() -> None:
+    """A step of tools/kubernetes is one of today, or the result has the commit that has it, which the page names."""
+    commands = [(shlex.split(each.command), each.commit) for each in read_results()]
+    steps = [(words, commit) for words, commit in commands if words[:3] == ["python", "-m", "tools.kubernetes"]]
+    assert steps
+    assert [words for words, commit in steps if bool(set(words) & set(kubernetes.commands)) == bool(commit)] == []
+    gone = result(topic="kubernetes", row="1.36", commit="5f38d422")
+    assert "| packets: `try packets` of commit 5f38d422 | 1.36: 9 passed | 2026-11-23 |" in tables([gone]).splitlines()
 
 
 def test_a_row_without_a_result_says_so() -> None:

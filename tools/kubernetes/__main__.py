@@ -23,8 +23,6 @@ from tools.kubernetes.canary import try_canary
 from tools.kubernetes.cluster import RealCluster
 from tools.kubernetes.control_plane import RealControlPlane, free_ports
 from tools.kubernetes.deployment import deploy_kube_proxy, use_nftproxy
-from tools.kubernetes.detours import HEADER as DETOURS_HEADER
-from tools.kubernetes.detours import PACKAGES, try_detours
 from tools.kubernetes.end_to_end import run_tests
 from tools.kubernetes.glance import AFTER, BEFORE, glances
 from tools.kubernetes.glance import HEADER as GLANCE_HEADER
@@ -158,17 +156,6 @@ def answers(given: ClusterRun) -> None:
     result = f"{len(PROBES) - len(rows)} of {len(PROBES)} answers are the same"
     given.note("answers of the tests' API server", "answers", result)
     given.is_well &= not rows
-
-
-@main.command()
-@click.pass_obj
-def detours(given: ClusterRun) -> None:
-    """Run an agent in a user namespace, through proxies, by an intermediate authority, and with its log stuck."""
-    given.need(*CONTROL_PLANE, packages=PACKAGES)
-    rows = list(told(try_detours(given.binaries, given.directory)))
-    click.echo(markdown(DETOURS_HEADER, rows))
-    ways = ", ".join(name for name, _ in rows)
-    given.note("run in a user namespace, by an intermediate authority", "detours", f"serves {ways}", CONTROL_PLANE[1:])
 
 
 @main.command()

@@ -46,7 +46,6 @@ class RealControlPlane:
         address: the API server's address, and `port` its port.
         users: names of users beside the administrator, each with its groups.
         start: starts a process, with a command and options of `subprocess.Popen`.
-        authority: issues all certificates, by default one of its own.
     """
 
     def __init__(
@@ -57,7 +56,6 @@ class RealControlPlane:
         port: int,
         users: dict[str, str] | None = None,
         start: Start = start_here,
-        authority: trustme.CA | None = None,
     ) -> None:
         self.binaries = binaries
         self.directory = directory
@@ -68,7 +66,7 @@ class RealControlPlane:
         self._users = {ADMINISTRATOR: "system:masters", **(users or {})}
         self._tokens = {user: secrets.token_hex(16) for user in self._users}
         directory.mkdir(parents=True, exist_ok=True)
-        self._write_credentials(authority or trustme.CA())
+        self._write_credentials(trustme.CA())
 
     def __enter__(self) -> Self:
         return self

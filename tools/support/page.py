@@ -62,7 +62,12 @@ def _by_trial(results: list[SupportResult]) -> Iterator[Sequence[str]]:
         yield "versions", _merged([(row, text.partition(", ")) for row, text in details.items()]), ""
     for column in dict.fromkeys(each.column for each in results):
         found = [each for each in results if each.column == column]
-        yield f"{column}: `{found[0].command}`", _said(_groups((each.row, each.result) for each in found)), _days(found)
+        yield f"{column}: {_command(found[0])}", _said(_groups((each.row, each.result) for each in found)), _days(found)
+
+
+def _command(result: SupportResult) -> str:
+    """Return the command of a result, with the commit that has it if the checkout has it no more."""
+    return f"`{result.command}`" + (f" of commit {result.commit}" if result.commit else "")
 
 
 def _said(groups: list[tuple[str, list[str]]]) -> str:

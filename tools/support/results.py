@@ -14,7 +14,7 @@ PLACE = "NFTPROXY_RESULTS"
 FILE = Path(os.environ.get(PLACE, CHECKOUT / "docs" / "support.json"))
 
 
-class SupportResult(msgspec.Struct, frozen=True, kw_only=True):
+class SupportResult(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The result of a run, as docs/support.json has it.
 
     Attributes:
@@ -25,6 +25,7 @@ class SupportResult(msgspec.Struct, frozen=True, kw_only=True):
         date: the day, as 2026-11-23.
         result: what the command counted.
         details: versions that the row doesn't say.
+        commit: has the command, "" if this checkout has it.
     """
 
     topic: str
@@ -34,6 +35,7 @@ class SupportResult(msgspec.Struct, frozen=True, kw_only=True):
     date: str
     result: str
     details: str = ""
+    commit: str = ""
 
 
 def read_results(file: Path | None = None) -> list[SupportResult]:
