@@ -29,7 +29,6 @@ from tools.kubernetes.glance import HEADER as GLANCE_HEADER
 from tools.kubernetes.judging import JUDGED, judge, verdict
 from tools.kubernetes.migration import migrate
 from tools.kubernetes.outages import OF_AGENTS, OUTAGES
-from tools.kubernetes.readers import READERS_HEADER, wrong_rights
 from tools.kubernetes.recording import DEFAULT_SIZE, VERSIONED, fate, faults, note
 from tools.kubernetes.results import FAILED, summary
 from tools.migration.__main__ import COUNTS, counts
@@ -155,16 +154,6 @@ def answers(given: ClusterRun) -> None:
     click.echo(markdown(ANSWERS_HEADER, rows))
     result = f"{len(PROBES) - len(rows)} of {len(PROBES)} answers are the same"
     given.note("answers of the tests' API server", "answers", result)
-    given.is_well &= not rows
-
-
-@main.command()
-@click.pass_obj
-def readers(given: ClusterRun) -> None:
-    """Ask a real API server for each right that readers have or lack, and to run commands in the agents' pods."""
-    given.need(*CONTROL_PLANE)
-    rows = list(wrong_rights(given.binaries, given.directory))
-    click.echo(markdown(READERS_HEADER, rows))
     given.is_well &= not rows
 
 
