@@ -1,12 +1,13 @@
 """The way to a canary in README.md: its commands, in their order, with the program of the checkout.
 
 `docker` and `kubectl` are scripts that note their arguments.  The image is the checkout, and the cluster has a kubeadm
-cluster's ConfigMap.  `python -m tools.kubernetes canary` runs the same commands on a real cluster.
+cluster's ConfigMap.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import tarfile
@@ -18,9 +19,9 @@ import yaml
 from nftproxy import __version__
 from tests.commands.test_manifests import API_VERSIONS, Made, expect_valid
 from tests.conftest import CHECKOUT
-from tools.kubernetes.canary import ways
 
-FORTH, BACK = ways((CHECKOUT / "README.md").read_text())
+SECTION = (CHECKOUT / "README.md").read_text().partition("## Try it beside kube-proxy")[2].partition("\n## ")[0]
+FORTH, BACK = re.findall(r"^```sh\n(.*?)^```$", SECTION, re.MULTILINE | re.DOTALL)
 IMAGE = f"registry.example.com/nftproxy:{__version__}"
 
 NOTED = 'echo "$(basename "$0") $*" >>"$NOTES"\n'

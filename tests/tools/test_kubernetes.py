@@ -70,7 +70,6 @@ def test_without_a_folder_it_says_what_it_lacks() -> None:
         "cluster",
         "conformance",
         "migration",
-        "canary",
         "adoption . .",
         "glance",
         "tests",

@@ -18,8 +18,6 @@ from tools.kubernetes.adoption import Release, adopt
 from tools.kubernetes.answers import HEADER as ANSWERS_HEADER
 from tools.kubernetes.answers import PROBES, differences
 from tools.kubernetes.binaries import CLUSTER, CONTROL_PLANE, DEBIAN, END_TO_END, VARIABLE, WITHOUT_DNS, Binaries
-from tools.kubernetes.canary import HEADER as CANARY_HEADER
-from tools.kubernetes.canary import try_canary
 from tools.kubernetes.cluster import RealCluster
 from tools.kubernetes.control_plane import RealControlPlane, free_ports
 from tools.kubernetes.deployment import deploy_kube_proxy, use_nftproxy
@@ -203,15 +201,6 @@ def migration(given: ClusterRun) -> None:
     given.need(*CLUSTER, "kube-proxy")
     result = show(given, [migrate(take_bare(given, "migration"))])
     given.note("migration from kube-proxy", "migration", result)
-
-
-@main.command()
-@click.pass_obj
-def canary(given: ClusterRun) -> None:
-    """Run README.md's commands beside kube-proxy, to a canary and back.  This step must be the cluster's first."""
-    given.need(*CLUSTER, "kube-proxy")
-    click.echo(markdown(CANARY_HEADER, told(try_canary(take_bare(given, "canary")))))
-    given.note("a canary beside kube-proxy, by the commands of README.md", "canary", "served, there and back")
 
 
 @main.command()

@@ -150,10 +150,6 @@ class RealControlPlane:
         process.kill()
         process.wait()
 
-    def process_id(self, program: str) -> int:
-        """The process of a program that runs."""
-        return self._processes[program].pid
-
     @property
     def data(self) -> Path:
         """The data of etcd."""

@@ -52,7 +52,6 @@ class ClusterNode:
         self.namespace = Namespace(place.name)
         self.cgroup = f"nftproxy-{os.getpid()}-{place.name}"
         self._fabric = fabric
-        self._init: subprocess.Popen[Any] | None = None
         directory.mkdir(parents=True)
 
     def start(self, binaries: Binaries, kubeconfig: Path) -> None:
@@ -73,13 +72,7 @@ class ClusterNode:
             *options,
         ]
         with (self.directory / "node.log").open("ab") as log:
-            self._init = self.namespace.popen([*unshare, *script], stdin=subprocess.DEVNULL, stdout=log, stderr=log)
-
-    @property
-    def process(self) -> int:
-        """The process that has started the node's, in their mount namespace."""
-        assert self._init
-        return self._init.pid
+            self.namespace.popen([*unshare, *script], stdin=subprocess.DEVNULL, stdout=log, stderr=log)
 
     def log(self) -> str:
         """The end of the output of the node's programs."""
