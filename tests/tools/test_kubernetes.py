@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +20,7 @@ from nftproxy.config.parse_config import parse_config
 from nftproxy.installed_fields import FIELDS
 from nftproxy.model.settings import HEALTHZ_PORT
 from tests.support.processes import CHECKOUT
-from tools.image.build import NATIVE
 from tools.kubernetes.__main__ import main
-from tools.kubernetes.adoption import Release
 from tools.kubernetes.answers import PROBES
 from tools.kubernetes.binaries import CLUSTER, VARIABLE, Binaries
 from tools.kubernetes.cluster import COREDNS
@@ -38,9 +35,6 @@ from tools.kubernetes.recording import fate, told
 from tools.kubernetes.results import FAILED, NOT_RUN, PASSED, SpecResult, read, summary
 from tools.migration.switch import Account, Step
 from tools.migration.traffic import Try
-from tools.release.artifacts import archived
-from tools.release.chart import chart
-from tools.release.kustomize import kustomize
 
 needs_root = pytest.mark.skipif(bool(obstacle()), reason=obstacle())
 
@@ -70,7 +64,6 @@ def test_without_a_folder_it_says_what_it_lacks() -> None:
         "cluster",
         "conformance",
         "migration",
-        "adoption . .",
         "glance",
         "tests",
         "outages",
@@ -187,40 +180,6 @@ def test_kube_proxys_config_map_is_for_the_cluster() -> None:
     assert list(map(str, config.cluster_cidrs)) == ["10.244.0.0/16", "fd00:244::/48"]
     assert given["mode"] == "nftables"
     assert (config.conntrack.max_per_core, config.conntrack.min) == (0, 0)
-
-
-# Releases
-
-
-class RecordingCluster:
-    """Takes the place of a cluster: notes the objects that it is given."""
-
-    def __init__(self, directory: Path) -> None:
-        self.directory = directory
-        self.applied = ""
-
-    def kubectl(self, *arguments: str, text: str = "") -> str:
-        """Note the objects, or the files of an overlay."""
-        folder = arguments[-1].removeprefix("--kustomize=")
-        self.applied = text or (Path(folder) / "kustomization.yaml").read_text()
-        return ""
-
-
-@pytest.mark.parametrize("install", [Release.install_chart, Release.install_kustomize])
-def test_a_release_is_installed_for_the_cluster(
-    tmp_path: Path, install: Callable[[Release, RecordingCluster], None]
-) -> None:
-    """The objects of the artefacts get this cluster's API server and ranges."""
-    (tmp_path / "nftproxy-1.2.3.tgz").write_bytes(archived(chart("1.2.3"), "nftproxy", 0))
-    base = archived(kustomize("1.2.3"), "nftproxy-kustomize", 0)
-    (tmp_path / "nftproxy-kustomize-1.2.3.tar.gz").write_bytes(base)
-    release, cluster = Release(tmp_path), RecordingCluster(tmp_path)
-    assert (release.version, release.image.name) == ("1.2.3", f"nftproxy-image-1.2.3-{NATIVE}.tar")
-    install(release, cluster)
-    assert "172.31.240.1" in cluster.applied
-    assert "clusterCIDR: 10.244.0.0/16,fd00:244::/48" in cluster.applied
-    assert "1.2.3" in cluster.applied
-    assert "example.com" not in cluster.applied
 
 
 # Images

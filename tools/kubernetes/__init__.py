@@ -13,7 +13,6 @@ cluster.py        all of them, with CoreDNS and loadbalancer.py
 deployment.py     puts a proxy on the nodes
 end_to_end.py     runs Kubernetes' end-to-end tests, whose results results.py reads
 judging.py        runs `nftproxy conformance` with the real kube-proxy
-adoption.py       two releases by turns, from their artefacts
 migration.py      from kube-proxy to nftproxy under traffic
 outages.py        the API server away, etcd restored
 """

@@ -14,7 +14,6 @@ import click
 from nftproxy_conformance.lab import obstacle
 
 from tools.bench.figures import markdown
-from tools.kubernetes.adoption import Release, adopt
 from tools.kubernetes.answers import HEADER as ANSWERS_HEADER
 from tools.kubernetes.answers import PROBES, differences
 from tools.kubernetes.binaries import CLUSTER, CONTROL_PLANE, DEBIAN, END_TO_END, VARIABLE, WITHOUT_DNS, Binaries
@@ -48,8 +47,6 @@ class ClusterRun:
     def __init__(self, binaries: Binaries, directory: Path | None, nodes: int, zones: int) -> None:
         self.binaries = binaries
         self._directory = directory
-        self.archives: list[Path] = []
-        """Of nftproxy's image, in place of that of the checkout."""
         self.is_well = True
         self._size = nodes, zones
         self._stack = ExitStack()
@@ -72,7 +69,7 @@ class ClusterRun:
         """The cluster, as yet without a service proxy."""
         self.need(*WITHOUT_DNS, packages=DEBIAN)
         directory = self.directory / "cluster"
-        return self._stack.enter_context(RealCluster(self.binaries, directory, *self._size, say, self.archives))
+        return self._stack.enter_context(RealCluster(self.binaries, directory, *self._size, say))
 
     @cached_property
     def cluster(self) -> RealCluster:
@@ -201,22 +198,6 @@ def migration(given: ClusterRun) -> None:
     given.need(*CLUSTER, "kube-proxy")
     result = show(given, [migrate(take_bare(given, "migration"))])
     given.note("migration from kube-proxy", "migration", result)
-
-
-@main.command()
-@click.argument("old", type=click.Path(path_type=Path, file_okay=False, exists=True))
-@click.argument("new", type=click.Path(path_type=Path, file_okay=False, exists=True))
-@click.pass_obj
-def adoption(given: ClusterRun, old: Path, new: Path) -> None:
-    """Install the release in the folder OLD, then take turns with NEW, under traffic.
-
-    This step must be the cluster's first.
-    """
-    given.need(*CLUSTER)
-    releases = [Release(old), Release(new)]
-    given.archives = [each.image for each in releases]
-    result = show(given, [adopt(take_bare(given, "adoption"), *releases)])
-    given.note("upgrades and rollbacks, from a release's artefacts", "adoption OLD NEW", result)
 
 
 @main.command()

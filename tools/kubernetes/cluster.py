@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any, Self
@@ -39,7 +39,6 @@ class RealCluster:
         nodes: how many nodes.
         zones: how many zones.
         say: reports progress.
-        archives: of nftproxy's image.  Without any it is built.
     """
 
     def __init__(
@@ -49,13 +48,11 @@ class RealCluster:
         nodes: int,
         zones: int,
         say: Callable[[str], object],
-        archives: Sequence[Path] = (),
     ) -> None:
         self.binaries = binaries
         self.directory = directory
         self._places = places(nodes, zones)
         self._say = say
-        self._archives = archives
 
     def __enter__(self) -> Self:
         with ExitStack() as stack:
@@ -117,7 +114,7 @@ class RealCluster:
         images = self.directory / "images"
         images.mkdir()
         self._say("building images")
-        build_images(self.binaries, images, self._archives)
+        build_images(self.binaries, images)
         self.fabric = stack.enter_context(Namespace("fabric"))
         self._make_network()
         users = {f"system:node:{place.name}": "system:nodes" for place in self._places}

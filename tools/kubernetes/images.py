@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from pathlib import Path
 
 from tools.image.build import ARCHIVE, build, build_archive
@@ -51,13 +51,12 @@ def wanted(listing: str, absent: Collection[str] = ()) -> dict[str, list[str]]:
     return found
 
 
-def build_images(binaries: Binaries, directory: Path, ours: Sequence[Path]) -> None:
+def build_images(binaries: Binaries, directory: Path) -> None:
     """Write an archive for each image, nftproxy's too, and beside it a file with the image's further names.
 
     Args:
         binaries: the release binaries.
         directory: the files go there.
-        ours: archives of nftproxy's image.  Without any it is built.
     """
     listing = ""
     if binaries.has(END_TO_END):
@@ -68,7 +67,5 @@ def build_images(binaries: Binaries, directory: Path, ours: Sequence[Path]) -> N
     for target, (name, *more) in wanted(listing, absent).items():
         build_archive(name, CONTAINERFILE, context, directory / f"{target}.tar", "--target", target)
         (directory / f"{target}.names").write_text("".join(f"{name} {other}\n" for other in more))
-    if not ours:
-        build()
-    for number, archive in enumerate(ours or [ARCHIVE]):
-        (directory / f"nftproxy-{number}.tar").symlink_to(archive.resolve())
+    build()
+    (directory / "nftproxy.tar").symlink_to(ARCHIVE)
