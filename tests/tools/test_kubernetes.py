@@ -30,7 +30,6 @@ from tools.kubernetes.images import AGNHOST_IMAGE, KUBE_PROXY, PAUSE, TARGETS, w
 from tools.kubernetes.judging import verdict
 from tools.kubernetes.layout import DNS_SERVICE, places
 from tools.kubernetes.loadbalancer import balanced, hops
-from tools.kubernetes.outages import OUTAGES
 from tools.kubernetes.recording import fate, told
 from tools.kubernetes.results import FAILED, NOT_RUN, PASSED, SpecResult, read, summary
 from tools.migration.switch import Account, Step
@@ -66,7 +65,7 @@ def test_without_a_folder_it_says_what_it_lacks() -> None:
         "migration",
         "glance",
         "tests",
-        "outages",
+        "restarts",
     ],
 )
 def test_each_step_says_what_it_lacks(step: str, tmp_path: Path) -> None:
@@ -101,26 +100,6 @@ def test_programs_say_their_version(tmp_path: Path, script: str) -> None:
     program.write_text(f"#!/bin/sh\n{script}\n")
     program.chmod(0o755)
     assert Binaries(tmp_path).version("kubelet") == "1.28.3"
-
-
-# Outages
-
-
-def test_outages_of_both_proxies_have_rows_of_their_own() -> None:
-    """Only nftproxy's row has the annotation of the Service."""
-    columns = [OUTAGES["eviction"].column(is_kube_proxy=each) for each in (False, True)]
-    assert columns == [
-        "a pod that its kubelet evicts, with failover",
-        "a pod that its kubelet evicts, under kube-proxy",
-    ]
-
-
-@needs_root
-def test_kube_proxy_has_no_agents_to_restart(tmp_path: Path) -> None:
-    """Under kube-proxy the restarts of agents are denied."""
-    done = CliRunner().invoke(main, ["--binaries", str(tmp_path), "outages", "--kube-proxy"])
-    assert done.exit_code == 2
-    assert "restarts are of nftproxy's agents" in done.output
 
 
 # Answers of API servers
@@ -314,10 +293,10 @@ def test_an_account_is_told_in_words() -> None:
     """A summary has the lost connections of all, and the long connections that ended if there are any."""
     tries = (Try(1.0, 0.1, True, ""), Try(1.1, 0.1, True, "ECONNRESET"), Try(1.2, 0.1, False, ""))
     account = Account("a", (Step("one", 1.0, 2.0),), tries)
-    assert fate([account]) == "1 of 2 connections lost (1 ECONNRESET)"
-    assert fate([account._replace(tries=tries[:1])]) == "0 of 1 connections lost"
+    assert fate(account) == "1 of 2 connections lost (1 ECONNRESET)"
+    assert fate(account._replace(tries=tries[:1])) == "0 of 1 connections lost"
     broken = account._replace(tries=(*tries, Try(1.3, 0.1, False, "EPIPE")))
-    assert fate([account, broken]) == "2 of 4 connections lost (2 ECONNRESET), 1 kept ones ended"
+    assert fate(broken) == "1 of 2 connections lost (1 ECONNRESET), 1 kept ones ended"
 
 
 def test_every_skip_has_a_reason() -> None:

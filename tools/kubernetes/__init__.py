@@ -14,5 +14,5 @@ deployment.py     puts a proxy on the nodes
 end_to_end.py     runs Kubernetes' end-to-end tests, whose results results.py reads
 judging.py        runs `nftproxy conformance` with the real kube-proxy
 migration.py      from kube-proxy to nftproxy under traffic
-outages.py        the API server away, etcd restored
+restarts.py       kubelets and agents restart
 """

@@ -19,14 +19,14 @@ from tools.kubernetes.answers import PROBES, differences
 from tools.kubernetes.binaries import CLUSTER, CONTROL_PLANE, DEBIAN, END_TO_END, VARIABLE, WITHOUT_DNS, Binaries
 from tools.kubernetes.cluster import RealCluster
 from tools.kubernetes.control_plane import RealControlPlane, free_ports
-from tools.kubernetes.deployment import deploy_kube_proxy, use_nftproxy
+from tools.kubernetes.deployment import use_nftproxy
 from tools.kubernetes.end_to_end import run_tests
 from tools.kubernetes.glance import AFTER, BEFORE, glances
 from tools.kubernetes.glance import HEADER as GLANCE_HEADER
 from tools.kubernetes.judging import JUDGED, judge, verdict
 from tools.kubernetes.migration import migrate
-from tools.kubernetes.outages import OF_AGENTS, OUTAGES
-from tools.kubernetes.recording import DEFAULT_SIZE, VERSIONED, fate, faults, note
+from tools.kubernetes.recording import DEFAULT_SIZE, VERSIONED, fate, note
+from tools.kubernetes.restarts import restart_all
 from tools.kubernetes.results import FAILED, summary
 from tools.migration.__main__ import COUNTS, counts
 from tools.migration.switch import Account
@@ -106,7 +106,7 @@ def say(text: str) -> None:
 def main(context: click.Context, binaries: Path | None, nodes: int, zones: int, directory: Path | None) -> None:
     """Bring up a Kubernetes cluster from release binaries, and take steps on it in the order given.
 
-    By default these are conformance, migration, tests and outages.
+    By default these are conformance, migration, tests and restarts.
 
     Needs root.  Exit status 1 if a step found a fault.  Where the binaries are missing it says so in a line, and ends
     with success.
@@ -117,7 +117,7 @@ def main(context: click.Context, binaries: Path | None, nodes: int, zones: int, 
     given = context.obj = ClusterRun(Binaries(binaries), directory, nodes, zones)
     context.call_on_close(given.close)
     if context.invoked_subcommand is None:
-        for step in (conformance, migration, tests, outages):
+        for step in (conformance, migration, tests, restarts):
             context.invoke(step)
 
 
@@ -196,7 +196,7 @@ def conformance(given: ClusterRun, examples: int) -> None:
 def migration(given: ClusterRun) -> None:
     """Replace kube-proxy by nftproxy, node by node and under traffic.  This step must be the cluster's first."""
     given.need(*CLUSTER, "kube-proxy")
-    result = show(given, [migrate(take_bare(given, "migration"))])
+    result = show(given, migrate(take_bare(given, "migration")))
     given.note("migration from kube-proxy", "migration", result)
 
 
@@ -223,20 +223,11 @@ def tests(given: ClusterRun, focus: tuple[str, ...], labels: str, timeout: str) 
 
 
 @main.command()
-@click.option("--only", multiple=True, type=click.Choice(list(OUTAGES)), default=list(OUTAGES), help="Repeatable.")
-@click.option("--kube-proxy", "is_kube_proxy", is_flag=True, help="In place of nftproxy, as the cluster's first step.")
 @click.pass_obj
-def outages(given: ClusterRun, only: tuple[str, ...], is_kube_proxy: bool) -> None:
-    """Stop, restore and restart programs of the cluster, and let pods be evicted, under traffic."""
-    if is_kube_proxy:
-        if OF_AGENTS in only:
-            raise click.UsageError(f"{OF_AGENTS} are of nftproxy's agents: choose others by --only")
-        given.need(*CLUSTER, "kube-proxy")
-        deploy_kube_proxy(take_bare(given, "outages --kube-proxy"))
-    for name in only:
-        outage, option = OUTAGES[name], " --kube-proxy" if is_kube_proxy else ""
-        result = show(given, outage.run(given.cluster), outage.excused)
-        given.note(outage.column(is_kube_proxy=is_kube_proxy), f"outages --only {name}{option}", result)
+def restarts(given: ClusterRun) -> None:
+    """Restart the kubelet and the agent of each node, under traffic."""
+    result = show(given, restart_all(given.cluster))
+    given.note("restarts of each kubelet and agent", "restarts", result)
 
 
 def told(rows: Iterable[tuple[str, ...]]) -> Iterator[tuple[str, ...]]:
@@ -254,21 +245,15 @@ def take_bare(given: ClusterRun, step: str) -> RealCluster:
     return given.bare
 
 
-def show(given: ClusterRun, accounts: Iterable[Account], excused: frozenset[str] = frozenset()) -> str:
-    """Print the fate of the connections of each step, and return all of it in words.
-
-    Connections may be lost by faults that are `excused`.
-    """
-    shown = []
-    for account in accounts:
-        shown.append(account)
-        with (given.directory / "lost.txt").open("a") as file:
-            file.writelines(f"{account.shape}: {line}\n" for line in lost(account))
-        rows = list(account.rows())
-        cells = [(row.step, f"{row.seconds:.1f}", *counts(row)) for row in rows]
-        click.echo(markdown((account.shape, "s", *COUNTS), cells))
-        given.is_well &= faults([account]).keys() <= excused and not any(row.ended for row in rows)
-    return fate(shown)
+def show(given: ClusterRun, account: Account) -> str:
+    """Print the fate of the connections of each step, and return all of it in words."""
+    with (given.directory / "lost.txt").open("a") as file:
+        file.writelines(f"{account.shape}: {line}\n" for line in lost(account))
+    rows = list(account.rows())
+    cells = [(row.step, f"{row.seconds:.1f}", *counts(row)) for row in rows]
+    click.echo(markdown((account.shape, "s", *COUNTS), cells))
+    given.is_well &= not any(row.new_lost or row.ended for row in rows)
+    return fate(account)
 
 
 def lost(account: Account) -> Iterator[str]:

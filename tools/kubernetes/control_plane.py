@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import secrets
-import shutil
 import socket
 import subprocess
 from collections.abc import Callable, Sequence
@@ -97,7 +96,7 @@ class RealControlPlane:
         client, peer = self._etcd
         self._launch(
             "etcd",
-            f"--data-dir={self.data}",
+            f"--data-dir={self._file('etcd')}",
             f"--listen-client-urls={client}",
             f"--advertise-client-urls={client}",
             f"--listen-peer-urls={peer}",
@@ -149,25 +148,6 @@ class RealControlPlane:
         process = self._processes.pop(program)
         process.kill()
         process.wait()
-
-    @property
-    def data(self) -> Path:
-        """The data of etcd."""
-        return self.directory / "etcd"
-
-    def back_up(self, copy: Path) -> None:
-        """Copy etcd's data while etcd is stopped, the API server waiting."""
-        self.stop("etcd")
-        shutil.copytree(self.data, copy)
-        self._start_etcd()
-
-    def restore(self, copy: Path) -> None:
-        """Bring back a copy of etcd's data, as an administrator does, with all programs stopped."""
-        self.close()
-        shutil.rmtree(self.data)
-        shutil.copytree(copy, self.data)
-        self.start()
-        self.start_controllers()
 
     def is_ready(self) -> bool:
         """Whether the API server says so.  Raises RuntimeError if it has ended."""

@@ -61,15 +61,11 @@ def told(versions: Mapping[str, str]) -> str:
     return ", ".join([f"v{first}", *(f"{' and '.join(by_version[each])} of v{each}" for each in others)])
 
 
-def fate(accounts: Sequence[Account]) -> str:
-    """The fate of the connections of some accounts, in words."""
-    rows = [row for account in accounts for row in account.rows()]
+def fate(account: Account) -> str:
+    """The fate of the connections of an account, in words."""
+    rows = list(account.rows())
     lost, new, ended = (sum(each) for each in zip(*((row.new_lost, row.new, row.ended) for row in rows), strict=True))
-    why = ", ".join(f"{number} {fault}" for fault, number in sorted(faults(accounts).items()))
+    faults = Counter(each.fault for each in account.tries if each.is_new and each.fault)
+    why = ", ".join(f"{number} {fault}" for fault, number in sorted(faults.items()))
     told = f"{lost} of {new:,} connections lost" + (f" ({why})" if lost else "")
     return told + (f", {ended} kept ones ended" if ended else "")
-
-
-def faults(accounts: Sequence[Account]) -> Counter[str]:
-    """The number of new connections that were lost, by their fault."""
-    return Counter(each.fault for account in accounts for each in account.tries if each.is_new and each.fault)

@@ -7,8 +7,6 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from ipaddress import IPv4Address
 
-from nftproxy.extensions.failover.annotations import Failover
-from nftproxy.model.annotations import PREFIX
 from tests.support import objects
 from tests.support.waiting import wait_until
 from tools.kubernetes.cluster import Manifest, RealCluster
@@ -25,8 +23,6 @@ TRIES = 200
 """Questions of each client after each step, at the least."""
 KEPT = 10
 """Connections that each client keeps."""
-ALL_FAILOVER = {f"{PREFIX}failover": ", ".join(each.value for each in Failover)}
-"""The annotation of a Service with every failover."""
 
 
 class Workload:
@@ -35,26 +31,15 @@ class Workload:
     Args:
         cluster: with a service proxy.
         number: from 0 on, of its ClusterIP and node port.
-        annotations: of the Service.
-        pods: the name of an existing workload whose pods serve, "" for pods of its own.
     """
 
-    def __init__(
-        self,
-        cluster: RealCluster,
-        name: str,
-        number: int,
-        annotations: dict[str, str] | None = None,
-        pods: str = "",
-    ) -> None:
+    def __init__(self, cluster: RealCluster, name: str, number: int) -> None:
         self.name = name
         self.cluster_ip = str(IPv4Address(FIRST_SERVICE) + 1000 + number)
         self.node_port = 30080 + number
         self._cluster = cluster
-        if not pods:
-            cluster.apply(daemon_set(name))
-            cluster.kubectl("rollout", "status", f"daemonset/{name}", ROLLOUT)
-        cluster.apply(service(name, self.cluster_ip, self.node_port, annotations or {}, pods or name))
+        cluster.apply(daemon_set(name), service(name, self.cluster_ip, self.node_port))
+        cluster.kubectl("rollout", "status", f"daemonset/{name}", ROLLOUT)
 
     def fronts(self) -> list[HttpFront]:
         """A client among the pods of the first node, a client on that node's network, and clients outside.
@@ -79,17 +64,16 @@ class Workload:
         met.add(answer(front))
         return len(met - {""}) == len(self._cluster.nodes)
 
-    def follow(self, name: str, steps: Iterable[tuple[str, Callable[[], object]]], kept: int = KEPT) -> Account:
+    def follow(self, name: str, steps: Iterable[tuple[str, Callable[[], object]]]) -> Account:
         """Take steps while clients connect all the time, and return the fate of their connections.
 
         Args:
             name: of the account.
             steps: names, and actions.
-            kept: connections that each client keeps: none if pods end, with which they end too.
         """
         self.await_service()
         done = []
-        with asking(self.fronts(), kept) as clients:
+        with asking(self.fronts(), KEPT) as clients:
             for text, action in steps:
                 began = time.monotonic()
                 action()
@@ -107,12 +91,11 @@ def answer(front: HttpFront) -> str:
         return ""
 
 
-def service(name: str, cluster_ip: str, node_port: int, annotations: dict[str, str], pods: str) -> Manifest:
+def service(name: str, cluster_ip: str, node_port: int) -> Manifest:
     """A Service of type NodePort with the pods of a workload."""
     port = {"port": PORT, "targetPort": TARGET, "nodePort": node_port}
-    spec = {"type": "NodePort", "clusterIP": cluster_ip, "selector": {"app": pods}}
-    metadata = {"annotations": annotations}
-    return objects.service(name, spec, namespace="default", ports=[port], metadata=metadata)
+    spec = {"type": "NodePort", "clusterIP": cluster_ip, "selector": {"app": name}}
+    return objects.service(name, spec, namespace="default", ports=[port])
 
 
 def daemon_set(name: str) -> Manifest:
@@ -128,29 +111,3 @@ def daemon_set(name: str) -> Manifest:
     spec = {"selector": {"matchLabels": labels}, "template": template}
     metadata = {"name": name, "namespace": "default"}
     return {"apiVersion": "apps/v1", "kind": "DaemonSet", "metadata": metadata, "spec": spec}
-
-
-def deployment(
-    name: str, replicas: int, limits: dict[str, str] | None = None, *, sleep: int = 0, linger: int = 0
-) -> Manifest:
-    """An application that ends as soon as it is told to, unless it has a pause.
-
-    Args:
-        name: its name, and its pods' label.
-        replicas: the number of pods.
-        limits: of each container.
-        sleep: seconds of a preStop pause.
-        linger: seconds for which it serves after SIGTERM.
-    """
-    made = daemon_set(name)
-    made["kind"] = "Deployment"
-    made["spec"] |= {"replicas": replicas, "strategy": {"rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0}}}
-    pod = made["spec"]["template"]["spec"]
-    (container,) = pod["containers"]
-    container["readinessProbe"]["periodSeconds"] = 1
-    container["resources"] = {"limits": limits or {}}
-    container["args"].append(f"--delay-shutdown={linger}")
-    if sleep:
-        pod["terminationGracePeriodSeconds"] += sleep
-        container["lifecycle"] = {"preStop": {"sleep": {"seconds": sleep}}}
-    return made
