@@ -16,14 +16,14 @@ from pathlib import Path
 
 import pytest
 import yaml
-from nftproxy_conformance.lab import obstacle
+from nftproxy_conformance.lab import Origin, endpoint, obstacle
 
 from tests.support.command import Done, nftproxy
 from tests.support.processes import CHECKOUT
 from tests.support.waiting import wait_until
-from tests.system.faults.bench import Bench
+from tests.system.faults.bench import Bench, pod, vip
 from tests.system.incidents import rows
-from tests.system.incidents.night_rows import NIGHT
+from tests.system.incidents.night_rows import NIGHT, NODE_CIDR
 from tests.system.incidents.partial_rows import PARTIAL
 from tests.system.incidents.place_rows import PLACE
 from tests.system.incidents.rows import Incident
@@ -74,6 +74,18 @@ def test_the_page_has_the_incidents() -> None:
     assert {each.symptom for each in INCIDENTS} > OF_A_PART
     assert f"In {len(OF_A_PART)} of the {len(INCIDENTS)} rows" in PAGE.read_text()
     assert statistics.median(each.commands for each in INCIDENTS) == 1
+
+
+@pytest.mark.slow
+def test_services_are_served_on_a_node_without_a_pod_range(bench: Bench) -> None:
+    """With NodeCIDR and a Node without podCIDR, `list` says that a Service is served, and packets reach its pod."""
+    bench.server.put(*rows.FINE)
+    with NODE_CIDR(bench):
+        bench.wait_until(lambda: "has no podCIDR" in bench.command("status").out)
+        listed = bench.command("list", "services", "s3", "-n", "shop", "-o", "json")
+        assert [each["state"] for each in json.loads(listed.out)["items"]] == ["Served"]
+        for origin in (Origin.POD, Origin.NODE, Origin.REMOTE_POD):
+            assert bench.lab.connect(origin, vip(3), 80) == endpoint(pod(3), 8080)
 
 
 def _selection() -> Iterator[object]:
