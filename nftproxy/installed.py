@@ -14,6 +14,7 @@ from nftproxy.extensions.fast_path.feature import FAST_PATH
 from nftproxy.extensions.least_connections.feature import LEAST_CONNECTIONS
 from nftproxy.extensions.localhost.feature import LOCALHOST
 from nftproxy.extensions.masquerade_address.feature import MASQUERADE_ADDRESS
+from nftproxy.model.annotations import joined
 from nftproxy.policy.extension import Extension
 from nftproxy.rules.renderer import TEMPLATE_NAMES
 
@@ -40,7 +41,7 @@ OWN_TABLES = tuple(each.own_table for each in INSTALLED if each.own_table)
 ALL_TEMPLATES = (*TEMPLATE_NAMES, *(name for each in INSTALLED for name in each.templates))
 """The names of all templates."""
 
-OPTIONS = tuple(option for each in INSTALLED for option in each.options)
+OPTIONS = joined(option for each in INSTALLED for option in each.options)
 """All annotations."""
 
 

@@ -8,16 +8,21 @@ from nftproxy.extensions.counts.fields import SERVICE_COUNTS
 from nftproxy.extensions.external_addresses.fields import EXTERNAL_ADDRESSES, PINGS
 from nftproxy.extensions.failover.fields import DEFAULT_FAILOVER
 from nftproxy.extensions.fast_path.fields import CONNECTIONS, INTERFACES
+from nftproxy.extensions.least_connections.fields import DEFAULT_BALANCING
 from nftproxy.extensions.masquerade_address.fields import MASQUERADE_ADDRESS
+from nftproxy.model.config_fields import joined_fields
 
-FIELDS = (
-    DEFAULT_ALGORITHM,
-    MASQUERADE_ADDRESS,
-    EXTERNAL_ADDRESSES,
-    PINGS,
-    DEFAULT_FAILOVER,
-    SERVICE_COUNTS,
-    INTERFACES,
-    CONNECTIONS,
+FIELDS = joined_fields(
+    (
+        DEFAULT_ALGORITHM,
+        DEFAULT_BALANCING,
+        MASQUERADE_ADDRESS,
+        EXTERNAL_ADDRESSES,
+        PINGS,
+        DEFAULT_FAILOVER,
+        SERVICE_COUNTS,
+        INTERFACES,
+        CONNECTIONS,
+    )
 )
 """The order is that of /configz."""

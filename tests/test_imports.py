@@ -102,6 +102,7 @@ ONLY_IMPORTER = {
 # The modules that the judge's specification may import beside its own: values, and the lab's names for outcomes.
 ORACLE_MAY_IMPORT = frozenset(
     {
+        "nftproxy.extensions.algorithms.annotations",
         "nftproxy.extensions.algorithms.fields",
         "nftproxy.extensions.client_limits.annotations",
         "nftproxy.extensions.external_addresses.fields",

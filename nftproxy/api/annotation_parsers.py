@@ -11,7 +11,7 @@ the number of unknown annotations that are reported (`MOST_UNKNOWN`).
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import Enum
 from functools import partial
 from types import MappingProxyType
@@ -76,14 +76,14 @@ def parse(value: str, form: Form | Word) -> object:
     return _PARSERS[form](value)
 
 
-def _word(value: str, words: type[E]) -> E:
+def _word(value: str, words: Iterable[E]) -> E:
     for member in words:
         if member.value == value:
             return member
     raise BadValue(f"is {show(value)}, not one of {', '.join(member.value for member in words)}")
 
 
-def _words(value: str, words: type[E]) -> frozenset[E]:
+def _words(value: str, words: type[E] | Sequence[E]) -> frozenset[E]:
     return frozenset(() if value == NONE else _several(value, partial(_word, words=words), len(words), frozenset))
 
 

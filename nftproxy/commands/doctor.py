@@ -29,6 +29,7 @@ from nftproxy.commands.other_nodes import NODES_BESIDE_KUBECONFIG, NodesAsked, i
 from nftproxy.commands.output import STRUCTURED, structured
 from nftproxy.config.parse_config import EMPTY_CONFIG, parse_config
 from nftproxy.doctor.diagnosis import as_text, as_values, diagnose
+from nftproxy.doctor.kube_proxy_checks import schedulers
 from nftproxy.doctor.kube_proxy_readers import flags_of, of_configz, read_configuration, read_configz, read_metrics
 from nftproxy.doctor.node_checks import SHORTEST_TIMEOUTS, forwarding_of
 from nftproxy.doctor.observations import (
@@ -137,7 +138,8 @@ def doctor_command(
     name = node or asked.hostname_override or platform.node().lower()
     path = asked.agent_socket if agent_socket == AGENT_SOCKET else agent_socket
     inspection = NodeInspection(name, kube_proxy_metrics.rstrip("/"), AgentClient(path, timeout, only_here=True))
-    diagnosis = diagnose(inspection.observations(given, kubeconfig or _kubeconfig_here(asked)), checks())
+    observed = inspection.observations(given, kubeconfig or _kubeconfig_here(asked))
+    diagnosis = diagnose(observed, (functools.partial(schedulers, FIELDS), *checks()))
     if output in STRUCTURED:
         click.echo(structured(as_values(diagnosis, _advice), output))
     else:

@@ -11,7 +11,7 @@ import msgspec
 from nftproxy.api.decode import Report, Shape, several, show
 from nftproxy.config.address_ranges import address_ranges
 from nftproxy.config.shapes import KubeProxyConfiguration, Nftproxy
-from nftproxy.config.values import INTERFACE, interfaces, member, word
+from nftproxy.config.values import INTERFACE, interfaces, word
 from nftproxy.model.annotations import Word
 from nftproxy.model.config_fields import ConfigField, FieldForm, InsteadOf
 from nftproxy.model.settings import Config, Values
@@ -73,7 +73,7 @@ def _of_mode(given: KubeProxyConfiguration, path: str) -> str | None:
 
 def _instead(text: str, field: ConfigField[Any], replaced: InsteadOf, warn: Report) -> object:
     """The value of a field that a field of kube-proxy's gives."""
-    value, difference = replaced.value_of(text)
+    value, difference = field.replacement(text)
     said = f"{show(text)} becomes {field.path}: {text_of(field, value)}"
     warn(replaced.path, f"{said}, where {difference}" if difference else said, replaced.code)
     return value
@@ -89,8 +89,9 @@ def _judged(given: Any, field: ConfigField[Any], report: Report) -> object:
             return address_ranges(given or (), INTERFACE.fullmatch, field.path, report)
         case Word(words, is_list=True):
             return frozenset(several(given, functools.partial(word, words), field.path, report))
-        case Word():
-            return member(given, field.default, field.path, report)
+        case Word(words):
+            found = word(words, given, field.path, report) if given else None
+            return field.default if found is None else found
 
 
 def _at(section: Shape | None, path: str) -> Any:

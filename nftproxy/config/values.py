@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from enum import Enum
 from typing import TypeVar
 
@@ -21,7 +22,7 @@ def member(value: str | None, default: E, path: str, report: Report) -> E:
     return default if found is None else found
 
 
-def word(words: type[E], value: object, path: str, report: Report) -> E | None:
+def word(words: Iterable[E], value: object, path: str, report: Report) -> E | None:
     """Return the member of an Enum with this value, None if there is none."""
     found = next((each for each in words if each.value == value), None)
     if found is None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from nftproxy.config.declared_fields import Fields
 from nftproxy.doctor.findings import Finding, MigrationStage, error, note, stage_of, warning
 from nftproxy.doctor.kube_proxy_readers import INVALID_DROPPED, LOCALHOST_ACCEPTED
 from nftproxy.doctor.observations import Observations
@@ -14,7 +15,6 @@ from nftproxy.doctor.saved_iptables import SavedTables
 from nftproxy.model.addresses import family_of
 from nftproxy.model.codes import Code
 from nftproxy.model.pod_interfaces import recognised
-from nftproxy.model.schedulers import replacement
 
 LOCALHOST_COUNTER = "localhost_nps_accepted_pkts"
 INVALID_COUNTER = "ct_state_invalid_dropped_pkts"
@@ -99,17 +99,23 @@ def _invalid_packets(observed: Observations) -> Iterator[Finding]:
         yield (warning if is_used else note)(Code.INVALID_NOT_DROPPED, *evidence)
 
 
-def _schedulers(observed: Observations) -> Iterator[Finding]:
-    """Find IPVS schedulers, in the configuration and in the virtual servers."""
+def schedulers(fields: Fields, observed: Observations) -> Iterator[Finding]:
+    """Find IPVS schedulers, in the configuration and in the virtual servers.
+
+    The first of `fields` that stands instead of ipvs.scheduler says what replaces them.
+    """
+    field = next((each for each in fields if each.instead_of and each.instead_of.path == "ipvs.scheduler"), None)
+    if field is None:
+        return
     given = observed.configuration
     names = set(observed.schedulers)
     evidence = [f"virtual servers with the scheduler {name}" for name in sorted(names)]
     if given is not None and given.mode == "ipvs":
         evidence.insert(0, f"ipvs.scheduler: {given.scheduler or 'rr, by default'}, in {given.source}")
         names.add(given.scheduler or "rr")
-    found = {name: replacement(name) for name in sorted(names)}
+    found = {name: field.replacement(name) for name in sorted(names)}
     for name, (wanted, difference) in found.items():
-        text = f"instead of {name}: nftproxy.algorithm: {wanted.value}"
+        text = f"instead of {name}: {field.path}: {wanted.value}"
         evidence.append(f"{text}, where {difference}" if difference else text)
     if found:
         matters = any(each.difference for each in found.values())
@@ -169,7 +175,6 @@ CHECKS = (
     _node_port_addresses,
     _localhost_node_ports,
     _invalid_packets,
-    _schedulers,
     _ipvs_interface,
     _local_sources,
     _fields,

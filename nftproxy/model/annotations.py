@@ -1,9 +1,9 @@
 """Annotations of nftproxy's own: how each is declared, and the typed values that objects have by them.
 
-An `Option` declares an annotation, and is the key by which its value is read: `service.options[ALGORITHM]`.  It has the
+An `Option` declares an annotation, and is the key by which its value is read: `service.options[WEIGHTS]`.  It has the
 form of the annotation's values, and its effect.  An extension declares its options in its own folder, and lists them in
-its `Extension`.  The parsers (api/annotation_parsers.py), the table in docs/semantics.md and the clusters of
-`conformance` follow these declarations.
+its `Extension`.  Extensions share an annotation if each declares it with its own words (`joined`).  The parsers
+(api/annotation_parsers.py), the table in docs/semantics.md and the clusters of `conformance` follow these declarations.
 
 An object without annotations of ours has `PLAIN`, which is the same object for all: it takes no memory, and policy
 needs no None.
@@ -11,35 +11,18 @@ needs no None.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any, Generic, NamedTuple, TypeVar, cast
 
 import msgspec
-
-from nftproxy.model.keys import KeyEnum
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 
 PREFIX = "nftproxy.dev/"
 """The prefix of the names of nftproxy's own annotations."""
-
-
-class Algorithm(KeyEnum):
-    """How an endpoint is chosen for a new connection.
-
-    Hashes are of the client's address, and `_WITH_PORT` of its address and port.
-    """
-
-    RANDOM = "random"
-    ROUND_ROBIN = "round-robin"
-    LEAST_CONNECTIONS = "least-connections"
-    SOURCE_HASH = "source-hash"
-    SOURCE_HASH_WITH_PORT = "source-hash-with-port"
-    CONSISTENT_HASH = "consistent-hash"
-    CONSISTENT_HASH_WITH_PORT = "consistent-hash-with-port"
 
 
 NONE = "none"
@@ -67,10 +50,20 @@ class Form(Enum):
 
 
 class Word(NamedTuple):
-    """The form of a value of an Enum, or of several of them separated by commas (`is_list`), or `NONE`."""
+    """The form of a member of an Enum, or of several of them separated by commas (`is_list`), or `NONE`.
 
-    words: type[Enum]
+    `words` are the members that may be given, by their values.
+    """
+
+    words: type[Enum] | Sequence[Enum]
     is_list: bool = False
+
+    def and_of(self, other: Word) -> Word:
+        """Return the form that also has another form's words.  Of words with the same value, the first counts."""
+        found: dict[object, Enum] = {}
+        for each in (*self.words, *other.words):
+            found.setdefault(each.value, each)
+        return self._replace(words=tuple(found.values()))
 
 
 @dataclass(frozen=True, eq=False)
@@ -99,6 +92,22 @@ class Option(Generic[T_co]):
     def annotation(self) -> str:
         """The name with the prefix."""
         return PREFIX + self.name
+
+
+def joined(options: Iterable[Option[Any]]) -> tuple[Option[Any], ...]:
+    """The options, with those of the same name as one that has the words of all.
+
+    Its key finds the same value as theirs.  An extension ignores the words of others.
+    """
+    found: dict[str, Option[Any]] = {}
+    for option in options:
+        first = found.get(option.name)
+        if first is not None:
+            assert isinstance(first.form, Word)
+            assert isinstance(option.form, Word)
+            option = replace(first, form=first.form.and_of(option.form))
+        found[option.name] = option
+    return tuple(found.values())
 
 
 class Options(msgspec.Struct, frozen=True, gc=False):
@@ -137,13 +146,6 @@ class Options(msgspec.Struct, frozen=True, gc=False):
 PLAIN = Options()
 
 
-ALGORITHM: Option[Algorithm] = Option(
-    "algorithm",
-    Word(Algorithm),
-    Algorithm.RANDOM,
-    "says how an endpoint is [chosen](#algorithms) for a new connection",
-    ("services",),
-)
 WEIGHTS: Option[tuple[ZoneWeight, ...]] = Option(
     "weights",
     Form.ZONE_WEIGHTS,

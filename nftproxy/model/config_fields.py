@@ -7,10 +7,10 @@ the flags (config/flags.py), follow these declarations.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 from enum import Enum
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar, cast
 
 from nftproxy.model.annotations import Word
 from nftproxy.model.codes import Code
@@ -26,16 +26,26 @@ class FieldForm(Enum):
     NODE_ADDRESSES = "a list of addresses, ranges of addresses, and interfaces' names"
 
 
+class Replacement(NamedTuple):
+    """The value in place of a text of kube-proxy's.
+
+    `difference` says in words what becomes otherwise, "" if nothing does.
+    """
+
+    value: Enum
+    difference: str = ""
+
+
 class InsteadOf(NamedTuple):
     """A text field of kube-proxy's that gives the value of a field that isn't set, with a warning.
 
-    It counts in the mode after which its section is named: `ipvs.scheduler` counts in mode ipvs.  `value_of` returns
-    the value, and in words what becomes otherwise, "" if nothing does.
+    It counts in the mode after which its section is named: `ipvs.scheduler` counts in mode ipvs.  `values` has the
+    replacements of the texts that are known.
     """
 
     path: str
     code: Code
-    value_of: Callable[[str], tuple[Any, str]]
+    values: Mapping[str, Replacement]
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,3 +73,31 @@ class ConfigField(Generic[T_co]):
     def path(self) -> str:
         """Its path in the file."""
         return f"nftproxy.{self.name}"
+
+    def replacement(self, text: str) -> Replacement:
+        """Return what takes the place of a text of `instead_of`, the default if the text isn't known."""
+        assert self.instead_of
+        kind = self.instead_of.path.rpartition(".")[2]
+        unknown = Replacement(cast("Enum", self.default), f"nftproxy doesn't know this {kind}")
+        return self.instead_of.values.get(text, unknown)
+
+
+def joined_fields(fields: Iterable[ConfigField[Any]]) -> tuple[ConfigField[Any], ...]:
+    """The fields, with those of the same name as one that has the words and replacements of all.
+
+    Its key finds the same value as theirs (`annotations.joined`).
+    """
+    found: dict[str, ConfigField[Any]] = {}
+    for field in fields:
+        first = found.get(field.name)
+        found[field.name] = _both(first, field) if first is not None else field
+    return tuple(found.values())
+
+
+def _both(first: ConfigField[Any], second: ConfigField[Any]) -> ConfigField[Any]:
+    assert isinstance(first.form, Word)
+    assert isinstance(second.form, Word)
+    instead_of = first.instead_of
+    if instead_of and second.instead_of:
+        instead_of = instead_of._replace(values={**second.instead_of.values, **instead_of.values})
+    return replace(first, form=first.form.and_of(second.form), instead_of=instead_of)

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from typing import Protocol as Interface
 
 from nftproxy.model.addresses import Address, Family, Protocol
-from nftproxy.model.annotations import PLAIN, Option, Options
+from nftproxy.model.annotations import PLAIN, Option, Options, joined
 from nftproxy.model.events import Observation
 from nftproxy.model.objects import ObjectKey, Place, Service, ServicePort, TrafficPolicy
 from nftproxy.model.settings import Capabilities, Config
@@ -140,7 +140,7 @@ class Extension:
     Attributes:
         name: the name of its folder.
         templates: the names of its templates.
-        options: the annotations that it declares.
+        options: the annotations that it declares.  Extensions share an annotation if each declares its own words.
         defaults: the values that the configuration gives to Services without these annotations.
         uses: the parts of the feature that a Service's annotations ask for, empty if they ask for none.
             `ClusterState.users` has the Services of each.
@@ -207,7 +207,7 @@ class Settings:
     @property
     def options(self) -> tuple[Option[Any], ...]:
         """The annotations that the extensions declare."""
-        return tuple(option for each in self.extensions for option in each.options)
+        return joined(option for each in self.extensions for option in each.options)
 
     def extensions_of(self, service: Service) -> tuple[Extension, ...]:
         """The extensions that a Service asks for, and those that the configuration asks for everywhere."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 import msgspec
@@ -21,13 +22,14 @@ from nftproxy.api.annotation_parsers import (
 from nftproxy.api.parse import parse_json
 from nftproxy.installed import OPTIONS
 from nftproxy.model.addresses import Family
-from nftproxy.model.annotations import ALGORITHM, PLAIN, WEIGHT, WEIGHTS, Algorithm, Form, Options, Rate, Word
+from nftproxy.model.annotations import PLAIN, WEIGHT, WEIGHTS, Form, Option, Options, Rate, Word
 from nftproxy.model.codes import Code
 from nftproxy.model.errors import Problem
 from nftproxy.model.objects import EndpointSlice, Service
 from tests.support import raw
 from tests.support.annotations import ROWS, Row, each_annotation
 from tests.support.factories import INSTALLED_KINDS
+from tests.support.words import member_of
 
 OF_SERVICES, OF_SLICES = (
     {each.annotation: each for each in OPTIONS if each.is_of_slices is of_slices} for of_slices in (False, True)
@@ -46,6 +48,13 @@ def options(given: Mapping[str, Any]) -> tuple[Options, list[str]]:
     return options_of(schema.ApiObject(metadata=metadata), OF_SERVICES, report), problems
 
 
+def in_turn(others: Mapping[Option[Any], object] = MappingProxyType({})) -> Options:
+    """The options of a Service with the annotation `algorithm: round-robin`, and others."""
+    algorithm = OF_SERVICES["nftproxy.dev/algorithm"]
+    assert isinstance(algorithm.form, Word)
+    return Options.of({algorithm: member_of(algorithm.form, "round-robin"), **others})
+
+
 def refuse(*problem: object) -> None:
     """Take no report."""
     raise AssertionError(problem)
@@ -54,7 +63,7 @@ def refuse(*problem: object) -> None:
 def test_each_annotation_sets_its_field_only() -> None:
     """Each annotation sets its field, with or without blanks around the value, and no other field."""
     given = {"nftproxy.dev/algorithm": " round-robin\n", "nftproxy.dev/weights": "zone:b=1, zone:a=3", "x": "y"}
-    assert options(given) == (Options.of({ALGORITHM: Algorithm.ROUND_ROBIN, WEIGHTS: (("a", 3), ("b", 1))}), [])
+    assert options(given) == (in_turn({WEIGHTS: (("a", 3), ("b", 1))}), [])
 
 
 @pytest.mark.parametrize(
@@ -63,8 +72,9 @@ def test_each_annotation_sets_its_field_only() -> None:
         (
             "algorithm",
             "rr",
-            "[nftproxy.dev/algorithm]: is 'rr', not one of random, round-robin, least-connections, source-hash, "
-            "source-hash-with-port, consistent-hash, consistent-hash-with-port: the annotation has no effect",
+            "[nftproxy.dev/algorithm]: is 'rr', not one of random, round-robin, source-hash, "
+            "source-hash-with-port, consistent-hash, consistent-hash-with-port, least-connections: "
+            "the annotation has no effect",
         ),
         ("algorithm", 3, "[nftproxy.dev/algorithm]: is 3, not a string: the annotation has no effect"),
         ("algorithm", {}, "[nftproxy.dev/algorithm]: is an object, not a string: the annotation has no effect"),
@@ -105,7 +115,7 @@ def test_unknown_annotations_are_counted_beyond_some() -> None:
 def test_longest_value_is_read() -> None:
     """A value of as many characters as are read has its effect, blanks and all."""
     given = {"nftproxy.dev/algorithm": "round-robin".ljust(65_536)}
-    assert options(given) == (Options.of({ALGORITHM: Algorithm.ROUND_ROBIN}), [])
+    assert options(given) == (in_turn(), [])
 
 
 MOST = ",".join(f"zone:z{number:02}=1" for number in range(MOST_ZONES))
@@ -129,7 +139,8 @@ MOST = ",".join(f"zone:z{number:02}=1" for number in range(MOST_ZONES))
         (Form.RATE, "20,burst=200", Rate(20, 200)),
         (Word(Family, is_list=True), "ip6", frozenset({Family.IPV6})),
         (Word(Family, is_list=True), "none", frozenset()),
-        *((Word(Algorithm), each.value, each) for each in Algorithm),
+        *((Word(Family), each.value, each) for each in Family),
+        *((Word([Family.IPV6]).and_of(Word(Family)), each.value, each) for each in Family),
     ],
 )
 def test_good_values(form: Form | Word, text: str, value: object) -> None:

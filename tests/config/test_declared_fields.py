@@ -16,11 +16,11 @@ from tests.conftest import CHECKOUT
 
 
 def test_each_field_of_an_extension_is_in_the_list() -> None:
-    """A field that a feature declares is read from the file, once."""
+    """A field that features declare is read from the file, once."""
     paths = sorted((CHECKOUT / "nftproxy" / "extensions").glob("*/fields.py"))
     modules = [importlib.import_module(f"nftproxy.extensions.{path.parent.name}.fields") for path in paths]
     declared = [each for module in modules for each in vars(module).values() if isinstance(each, ConfigField)]
-    assert sorted(each.name for each in declared) == sorted(each.name for each in FIELDS)
+    assert sorted({each.name for each in declared}) == sorted(each.name for each in FIELDS)
 
 
 def test_a_configuration_has_values_for_its_fields() -> None:

@@ -26,10 +26,11 @@ from nftproxy_conformance.specification.oracle import Oracle
 from nftproxy_conformance.specification.world import Place, World
 from nftproxy_conformance.strategies.probes import NODE_ADDRESSES
 
+from nftproxy.extensions.algorithms.annotations import ALGORITHM, Algorithm
 from nftproxy.extensions.external_addresses.fields import ExternalAddresses, Ping
 from nftproxy.extensions.failover.annotations import Failover
 from nftproxy.model.addresses import Address, Protocol
-from nftproxy.model.annotations import ALGORITHM, WEIGHTS, Algorithm, Options
+from nftproxy.model.annotations import WEIGHTS, Options
 from nftproxy.model.objects import EndpointSlice, Service, ServiceCIDR
 from tests.support.factories import networks, node, service, service_cidr, settings, slice_of
 

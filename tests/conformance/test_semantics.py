@@ -28,8 +28,9 @@ from nftproxy_conformance.strategies.focused import PLAIN_CONFIG, PLAIN_NODE
 from nftproxy_conformance.strategies.worlds import world_of
 from nftproxy_conformance.trials.trial import but_for_sources, exactly
 
+from nftproxy.extensions.algorithms.annotations import ALGORITHM, Algorithm
 from nftproxy.extensions.external_addresses.fields import ExternalAddresses, Ping
-from nftproxy.model.annotations import ALGORITHM, Algorithm, Options
+from nftproxy.model.annotations import Options
 from nftproxy.model.objects import ClusterObject, Node, TrafficPolicy
 from nftproxy.model.settings import NodePortAddresses
 from tests.support.factories import config_of, networks, service, service_cidr, slice_of

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 
 import pytest
@@ -9,8 +10,10 @@ import pytest
 from nftproxy.commands.output import json_text
 from nftproxy.doctor.diagnosis import CHECKS, as_text, as_values, diagnose
 from nftproxy.doctor.findings import LONGEST, MOST, MigrationStage, error, note, ordered, shown, warning
+from nftproxy.doctor.kube_proxy_checks import schedulers
 from nftproxy.doctor.kube_proxy_readers import INVALID_DROPPED, LOCALHOST_ACCEPTED, read_metrics
 from nftproxy.doctor.observations import ConntrackUsage, KubeProxyConfigFacts, Observations, Unseen, mode_of_traces
+from nftproxy.installed_fields import FIELDS
 from nftproxy.model.codes import Code
 
 TRACES = ["the table ip kube-proxy (nftables mode)"]
@@ -55,7 +58,7 @@ def test_hostile_texts_reach_neither_form() -> None:
         ),
         unseen=(Unseen("a\x00", "b\x1b"),),
     )
-    diagnosis = diagnose(facts)
+    diagnosis = diagnose(facts, [functools.partial(schedulers, FIELDS)])
     text = "\n".join(as_text(diagnosis, advise))
     assert "ipvs.scheduler: l?c, in f?" in text
     assert "a?: b?" in text

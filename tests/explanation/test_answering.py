@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
+from enum import Enum
 from typing import Any
 
 import msgspec
@@ -16,7 +17,6 @@ from nftproxy.extensions.external_addresses.fields import ExternalAddresses
 from nftproxy.extensions.least_connections.balanced_rows import MOST_BALANCED
 from nftproxy.extensions.localhost.forwardings import LocalhostPorts
 from nftproxy.model.addresses import Address, Family
-from nftproxy.model.annotations import Algorithm
 from nftproxy.model.codes import Code
 from nftproxy.model.events import Listed, Put, Removed
 from nftproxy.model.objects import EndpointSlice, Ignored, ObjectKey, Place, Service, TrafficDistribution
@@ -24,6 +24,7 @@ from nftproxy.model.pods import NO_PODS, Pods
 from nftproxy.pipeline import Pipeline
 from nftproxy.policy.choosing.verdicts import ChoiceReason
 from tests.support.factories import host_addresses, key, networks, node, pipeline, service, service_cidr, slice_of
+from tests.support.words import ALGORITHMS
 
 
 def asked(made: Pipeline, to: str, source: str = "", pods: Pods = NO_PODS) -> Explanation:
@@ -67,8 +68,8 @@ def test_every_front_of_a_service_is_explained() -> None:
     assert asked(made, "svc/shop/web:53/tcp").notes == ("Service shop/web has no such port",)
 
 
-@pytest.mark.parametrize("algorithm", Algorithm, ids=lambda each: each.value)
-def test_the_algorithm_and_shares_by_weight_are_explained(algorithm: Algorithm) -> None:
+@pytest.mark.parametrize("algorithm", ALGORITHMS, ids=lambda each: each.value)
+def test_the_algorithm_and_shares_by_weight_are_explained(algorithm: Enum) -> None:
     """A case names the algorithm, gives each endpoint a share by its weight, and gives a drained endpoint none."""
     made = pipeline(
         service(annotations={"algorithm": algorithm.value, "weights": "zone:a=3"}),

@@ -9,6 +9,7 @@ import pytest
 from nftproxy.installed import OPTIONS
 from nftproxy.model.addresses import parse_network
 from nftproxy.model.annotations import PREFIX, Option, Rate, Word
+from tests.support.words import member_of
 
 NO_EFFECT = "the annotation has no effect"
 
@@ -44,7 +45,9 @@ class Row(NamedTuple):
         form = self.option.form
         if not isinstance(form, Word):
             return self.means
-        return frozenset(map(form.words, self.means)) if isinstance(self.means, frozenset) else form.words(self.means)
+        if isinstance(self.means, frozenset):
+            return frozenset(member_of(form, each) for each in self.means)
+        return member_of(form, str(self.means))
 
     @property
     def is_of_slice(self) -> bool:

@@ -65,6 +65,7 @@ from nftproxy.rules.renderer import Renderer
 from nftproxy.rules.ruleset import Element, Generation, NftKind
 from nftproxy.rules.transaction import Container, Difference, Installed, Transaction
 from nftproxy.templates_dir import template_texts
+from tests.support.words import member_of
 
 IPV4, IPV6 = Family.IPV4, Family.IPV6
 CLUSTER_CIDRS = ("10.1.0.0/16", "fd00:1::/48")
@@ -239,7 +240,7 @@ def config_of(base: Config = Config(), **tweaks: Any) -> Config:  # noqa: B008  
 
 
 def _word_of(field: ConfigField[Any], value: Any) -> Any:
-    return field.form.words(value) if isinstance(field.form, Word) and isinstance(value, str) else value
+    return member_of(field.form, value) if isinstance(field.form, Word) and isinstance(value, str) else value
 
 
 def full_config(base: Config = Config(), **tweaks: Any) -> Config:  # noqa: B008  # a value

@@ -13,12 +13,12 @@ import functools
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 
+from nftproxy.extensions.algorithms.annotations import ALGORITHM, Algorithm
 from nftproxy.extensions.algorithms.fields import DEFAULT_ALGORITHM
 from nftproxy.extensions.client_limits.annotations import DENIED_RANGES, RANGES_FOR, GuardedFronts
 from nftproxy.extensions.external_addresses.fields import EXTERNAL_ADDRESSES, PINGS, ExternalAddresses, Ping
 from nftproxy.extensions.failover.annotations import Failover
 from nftproxy.model.addresses import Address, Family, Protocol, contains, family_of, is_loopback
-from nftproxy.model.annotations import ALGORITHM, Algorithm
 from nftproxy.model.objects import EndpointSlice, ObjectKey, Service, ServicePort, TrafficPolicy
 from nftproxy.model.settings import DetectLocalMode
 from nftproxy_conformance.lab.outcome import (

@@ -36,6 +36,7 @@ from nftproxy.model.objects import (
 from nftproxy.model.settings import PROTECTED_PORTS, Capabilities, Config, DetectLocalMode, NodePortAddresses, PortRange
 from nftproxy.policy.extension import Settings
 from nftproxy_conformance.lab.topology import PODS
+from nftproxy_conformance.strategies.extensions.inputs import joined
 from nftproxy_conformance.strategies.extensions.installed import INPUTS
 from nftproxy_conformance.strategies.notation import addresses, networks
 from nftproxy_conformance.strategies.values import (
@@ -134,12 +135,19 @@ def options(values: Values, optional: Values = MappingProxyType({})) -> st.Searc
     return st.fixed_dictionaries(dict(values), optional=dict(optional)).map(Options.of)
 
 
+_by_extensions = joined(each.values for each in INPUTS)
+_named = {each.name for each in _by_extensions}
+
 service_options: st.SearchStrategy[Options] = st.just(PLAIN) | options(
     {},
     {
-        **{each: _words(each.form) for each in OPTIONS if isinstance(each.form, Word) and not each.is_of_slices},
+        **{
+            each: _words(each.form)
+            for each in OPTIONS
+            if isinstance(each.form, Word) and not each.is_of_slices and each.name not in _named
+        },
         WEIGHTS: st.sampled_from([(("a", 3), ("b", 1)), (("a", 0),), (("b", 2), ("c", 5))]),
-        **{option: values for each in INPUTS for option, values in each.values.items()},
+        **_by_extensions,
     },
 )
 """The options from annotations of a Service, often none."""
@@ -248,8 +256,7 @@ api_servers: st.SearchStrategy[ApiServers] = some(
 def _declared(config: Config) -> st.SearchStrategy[Config]:
     """The configuration with the fields of the extensions, all of them, as a parsed one has."""
     whole = config.having({each: each.default for each in FIELDS})
-    fields = {field: values for each in INPUTS for field, values in each.fields(config).items()}
-    return st.fixed_dictionaries(fields).map(whole.having)
+    return st.fixed_dictionaries(joined(each.fields(config) for each in INPUTS)).map(whole.having)
 
 
 _configs: st.SearchStrategy[Config] = st.builds(

@@ -8,7 +8,6 @@ from typing import TypeVar
 from hypothesis import strategies as st
 
 from nftproxy.model.addresses import Family, Protocol
-from nftproxy.model.annotations import Algorithm
 from nftproxy_conformance.strategies.notation import addresses, key, networks
 
 R = TypeVar("R")
@@ -44,15 +43,3 @@ ZONES = ("a", "b")
 def some(values: Iterable[R], *, least: int = 0, most: int = 2) -> st.SearchStrategy[tuple[R, ...]]:
     """A few of the values, each at most once, in any order."""
     return st.lists(st.sampled_from(list(values)), unique=True, min_size=least, max_size=most).map(tuple)
-
-
-TABLES = (Algorithm.CONSISTENT_HASH, Algorithm.CONSISTENT_HASH_WITH_PORT)
-"""The algorithms for which each front has a table of thousands of rows."""
-drawn_algorithms = tuple(each for each in Algorithm if each not in TABLES)
-"""The algorithms that strategies draw.  Tables are slow, so only tests with small tables add them."""
-
-
-@st.composite
-def algorithms(draw: st.DrawFn) -> Algorithm:
-    """An algorithm that strategies draw."""
-    return draw(st.sampled_from(drawn_algorithms))

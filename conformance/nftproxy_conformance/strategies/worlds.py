@@ -12,9 +12,10 @@ from typing import Any
 from hypothesis import strategies as st
 from msgspec import structs
 
+from nftproxy.extensions.algorithms.annotations import ALGORITHM
 from nftproxy.extensions.failover.annotations import FAILOVER, Failover
 from nftproxy.model.addresses import Address, Family, Protocol, family_of, parse_address
-from nftproxy.model.annotations import ALGORITHM, Options
+from nftproxy.model.annotations import Options
 from nftproxy.model.events import Event, Put, Removed
 from nftproxy.model.objects import (
     Endpoint,
@@ -33,6 +34,7 @@ from nftproxy.model.settings import (
 )
 from nftproxy_conformance.lab.topology import NODE_NAME
 from nftproxy_conformance.specification.world import World
+from nftproxy_conformance.strategies.extensions.algorithms import TABLES
 from nftproxy_conformance.strategies.histories import clusters, each_once, services_with_slices, survivors
 from nftproxy_conformance.strategies.notation import networks
 from nftproxy_conformance.strategies.objects import Given, configs, service_cidrs, services, slices
@@ -44,7 +46,6 @@ from nftproxy_conformance.strategies.values import (
     OUTSIDE_IPS,
     SERVICES,
     SLICES,
-    TABLES,
     ZONES,
     some,
 )

@@ -11,10 +11,11 @@ from collections.abc import Collection
 from nftproxy.explanation.explained_extension import Chosen, ExplainedExtension
 from nftproxy.explanation.question import ToAddress
 from nftproxy.extensions.algorithms import maglev
+from nftproxy.extensions.algorithms.annotations import ALGORITHM, Algorithm
 from nftproxy.extensions.algorithms.fields import DEFAULT_ALGORITHM
 from nftproxy.extensions.algorithms.placement import hashed, in_turn, lane, most_in_turn
 from nftproxy.model.addresses import Protocol
-from nftproxy.model.annotations import ALGORITHM, PLAIN, WEIGHT, WEIGHTS, Algorithm, Options
+from nftproxy.model.annotations import PLAIN, WEIGHT, WEIGHTS, Options
 from nftproxy.model.objects import Service
 from nftproxy.model.settings import Config
 from nftproxy.pipeline import Pipeline
@@ -42,7 +43,7 @@ _WORDS = {
 
 def _defaults(config: Config) -> Options:
     algorithm = config[DEFAULT_ALGORITHM]
-    return PLAIN if algorithm is Algorithm.RANDOM else Options.of({ALGORITHM: algorithm})
+    return Options.of({ALGORITHM: algorithm}) if algorithm in _WORDS else PLAIN
 
 
 def _uses(service: Service) -> Collection[Algorithm]:

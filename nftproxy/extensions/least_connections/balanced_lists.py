@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
+from nftproxy.extensions.least_connections.annotations import is_asked_for
 from nftproxy.extensions.least_connections.balanced_rows import base_rows, is_balanced
 from nftproxy.extensions.least_connections.factors import ListKey
 from nftproxy.model.addresses import Family, Protocol, family_of
-from nftproxy.model.annotations import ALGORITHM, Algorithm
 from nftproxy.model.objects import ObjectKey, Place, Service, TrafficPolicy
 from nftproxy.policy.choosing.choice import ChoiceCache
 from nftproxy.policy.choosing.verdicts import Candidate, choose
@@ -24,15 +24,6 @@ of a Service with more elements are not balanced."""
 
 Base = Mapping[Place, int]
 """The rows of each endpoint of a list by its weight alone."""
-
-
-WORD = Algorithm.LEAST_CONNECTIONS
-"""The value of the annotation that asks for this."""
-
-
-def is_asked_for(service: Service) -> bool:
-    """Whether a Service asks for least connections."""
-    return service.options[ALGORITHM] is WORD
 
 
 class BalancedLists:

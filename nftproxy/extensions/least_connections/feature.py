@@ -6,17 +6,25 @@ from collections.abc import Collection, Hashable, Sequence
 
 from nftproxy.explanation.explained_extension import Chosen, ExplainedExtension
 from nftproxy.explanation.question import ToAddress
-from nftproxy.extensions.least_connections.balanced_lists import WORD, BalancedLists, is_asked_for
+from nftproxy.extensions.least_connections.annotations import BALANCING, WORD, is_asked_for
+from nftproxy.extensions.least_connections.balanced_lists import BalancedLists
 from nftproxy.extensions.least_connections.balanced_rows import NO_FACTORS, balanced, is_balanced, most_balanced
 from nftproxy.extensions.least_connections.factors import ListKey, LoadFactors
+from nftproxy.extensions.least_connections.fields import DEFAULT_BALANCING
 from nftproxy.extensions.least_connections.known_factors import concerned, factors_of
 from nftproxy.model.addresses import Protocol
+from nftproxy.model.annotations import PLAIN, Options
 from nftproxy.model.objects import Place, Service, TrafficPolicy
+from nftproxy.model.settings import Config
 from nftproxy.pipeline import Pipeline
 from nftproxy.policy.choosing.verdicts import Candidate
 from nftproxy.policy.drawing import is_hashed, placed
 from nftproxy.policy.extension import Drawn, DrawnPort
 from nftproxy.policy.numbers import Draw
+
+
+def _defaults(config: Config) -> Options:
+    return Options.of({BALANCING: WORD}) if config[DEFAULT_BALANCING] is WORD else PLAIN
 
 
 def _uses(service: Service) -> Collection[Hashable]:
@@ -58,6 +66,8 @@ def _how_chosen(pipeline: Pipeline, spot: ToAddress, service: Service, endpoints
 
 LEAST_CONNECTIONS = ExplainedExtension(
     name="least_connections",
+    options=(BALANCING,),
+    defaults=_defaults,
     uses=_uses,
     drawn=_drawn,
     most_rows=_most_rows,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from nftproxy.model.annotations import ALGORITHM, Algorithm
+from nftproxy.extensions.algorithms.annotations import ALGORITHM, Algorithm
 from nftproxy.model.events import Listed
 from nftproxy.model.objects import Service
 from tests.policy.test_state import configured, state

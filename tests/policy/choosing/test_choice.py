@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from enum import Enum
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -9,7 +11,7 @@ from msgspec.structs import replace
 from nftproxy_conformance.strategies import quick
 
 from nftproxy.model.addresses import Address
-from nftproxy.model.annotations import ALGORITHM, WEIGHTS, Algorithm, Options
+from nftproxy.model.annotations import WEIGHTS, Options
 from nftproxy.model.objects import Place
 from nftproxy.policy.choosing import choice as choice_module
 from nftproxy.policy.choosing import verdicts
@@ -19,6 +21,7 @@ from nftproxy.policy.compile import compile_service
 from tests.policy.choosing.makers import endpoints_of
 from tests.support.crowds import Crowd, slices_of, steps
 from tests.support.factories import IPV4, IPV6, key, node, pipeline, service, service_port, slice_of
+from tests.support.words import ALGORITHMS
 
 PORT = service_port("http:80")
 WEB = service(options=Options.of({WEIGHTS: (("b", 3),)}))
@@ -93,13 +96,11 @@ def test_another_node_or_other_weights_of_zones_are_another_choice() -> None:
         assert choose(endpoints, PORT, cache) == choose(endpoints, PORT)
 
 
-@pytest.mark.parametrize("algorithm", Algorithm)
-@pytest.mark.parametrize("weights", [(), (("b", 3),)], ids=["plain", "weighted"])
-def test_each_algorithm_places_many_as_without_a_cache(
-    algorithm: Algorithm, weights: tuple[tuple[str, int], ...]
-) -> None:
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+@pytest.mark.parametrize("weights", ["zone:c=1", "zone:b=3"], ids=["plain", "weighted"])
+def test_each_algorithm_places_many_as_without_a_cache(algorithm: Enum, weights: str) -> None:
     """The facts of a Service with many endpoints don't depend on the cache."""
-    web = service(options=Options.of({ALGORITHM: algorithm, WEIGHTS: weights}))
+    web = service(annotations={"algorithm": algorithm.value, "weights": weights})
     made = pipeline(web, *slices_of(MANY))
     expected, found = (
         list(compile_service(made.state, made.settings, IPV4, web, cache=cache)) for cache in (None, ChoiceCache())

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from nftproxy_conformance.strategies import values
+from nftproxy_conformance.strategies.extensions import algorithms
 
 from nftproxy.extensions.algorithms import maglev
-from nftproxy.model.annotations import Algorithm
+from nftproxy.extensions.algorithms.annotations import Algorithm
 from tests.system.fuzz.effort import IS_LONG, IS_MIDDLE, Tally
 
 LONGEST = 24 * 3600 if IS_LONG else 1200 if IS_MIDDLE else 400
@@ -37,7 +37,7 @@ def small_tables() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(maglev, "SIZES", SMALL[0])
         patch.setattr(maglev, "LARGEST", SMALL[1])
-        patch.setattr(values, "drawn_algorithms", tuple(Algorithm))
+        patch.setattr(algorithms, "drawn_algorithms", tuple(Algorithm))
         yield
 
 

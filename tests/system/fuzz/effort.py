@@ -13,9 +13,9 @@ from collections import Counter
 from collections.abc import Iterable
 
 from hypothesis import HealthCheck, Phase, settings
-from nftproxy_conformance.strategies.values import TABLES
+from nftproxy_conformance.strategies.extensions.algorithms import TABLES
 
-from nftproxy.model.annotations import ALGORITHM
+from nftproxy.extensions.algorithms.annotations import ALGORITHM
 from nftproxy.model.objects import Service
 
 IS_LONG = os.environ.get("NFTPROXY_TESTS") == "long"

@@ -5,18 +5,21 @@ from __future__ import annotations
 import itertools
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from enum import Enum
 from typing import Any
 
 import pytest
 from nftproxy_conformance.lab import Lab, Origin, Outcome, Probe, is_spread
 
 from nftproxy.extensions.algorithms import maglev
+from nftproxy.extensions.algorithms.annotations import ALGORITHM, Algorithm
 from nftproxy.extensions.algorithms.placement import lane
 from nftproxy.kernel.capabilities import probe
-from nftproxy.model.annotations import ALGORITHM, WEIGHTS, Algorithm, Options, ZoneWeight
+from nftproxy.model.annotations import WEIGHTS, Options, ZoneWeight
 from nftproxy.model.objects import EndpointSlice, Service
 from tests.support.cluster import IP, Cluster, Ip, beside
 from tests.support.factories import node, service, slice_of
+from tests.support.words import ALGORITHMS
 
 PROTOCOLS = ("tcp", "udp", "sctp")
 PORTS = [f"{protocol}:80/{protocol}" for protocol in PROTOCOLS]
@@ -24,7 +27,7 @@ POD_PORTS = [f"{protocol}:8080/{protocol}" for protocol in PROTOCOLS]
 CLIENTS = 480
 BY_ADDRESS = (Algorithm.SOURCE_HASH, Algorithm.CONSISTENT_HASH)
 CONSISTENT = (Algorithm.CONSISTENT_HASH, Algorithm.CONSISTENT_HASH_WITH_PORT)
-each_algorithm = pytest.mark.parametrize("algorithm", Algorithm, ids=lambda each: each.value)
+each_algorithm = pytest.mark.parametrize("algorithm", ALGORITHMS, ids=lambda each: each.value)
 
 Ends = list[tuple[str, int] | None]
 
@@ -35,12 +38,12 @@ def small_tables(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(maglev, "SIZES", ((20, 251),))
 
 
-def vip(ip: Ip, algorithm: Algorithm) -> str:
+def vip(ip: Ip, algorithm: Enum) -> str:
     """The ClusterIP of the Service with this algorithm."""
-    return f"{ip.vip}{list(Algorithm).index(algorithm)}"
+    return f"{ip.vip}{list(ALGORITHMS).index(algorithm)}"
 
 
-def steered(ip: Ip, algorithm: Algorithm, weights: tuple[ZoneWeight, ...] = (), **tweaks: Any) -> Service:
+def steered(ip: Ip, algorithm: Enum, weights: tuple[ZoneWeight, ...] = (), **tweaks: Any) -> Service:
     """A Service for all protocols with an algorithm, called like it."""
     options = Options.of({ALGORITHM: algorithm, WEIGHTS: weights})
     return service(f"shop/{algorithm.value}", cluster_ips=[vip(ip, algorithm)], ports=PORTS, options=options, **tweaks)
@@ -51,7 +54,7 @@ def pods(ip: Ip, count: int) -> list[str]:
     return [beside(ip.away, number + 10) for number in range(count)]
 
 
-def slices(algorithm: Algorithm, *groups: Iterable[str], weights: Sequence[int | None] = ()) -> list[EndpointSlice]:
+def slices(algorithm: Enum, *groups: Iterable[str], weights: Sequence[int | None] = ()) -> list[EndpointSlice]:
     """A slice of the Service with this algorithm for each group of endpoints, with its weight."""
     given = itertools.zip_longest(groups, weights)
     return [
@@ -91,10 +94,10 @@ def test_connections_spread_evenly(lab: Lab, ip: Ip) -> None:
     there = pods(ip, 5)
     Cluster(
         lab,
-        *(steered(ip, each) for each in Algorithm),
-        *itertools.chain.from_iterable(slices(each, there) for each in Algorithm),
+        *(steered(ip, each) for each in ALGORITHMS),
+        *itertools.chain.from_iterable(slices(each, there) for each in ALGORITHMS),
     )
-    for algorithm, protocol in itertools.product(Algorithm, PROTOCOLS):
+    for algorithm, protocol in itertools.product(ALGORITHMS, PROTOCOLS):
         outcomes = outcomes_of(lab, vip(ip, algorithm), clients(ip), protocol)
         assert is_spread(outcomes, dict.fromkeys([(pod, 8080) for pod in there], 1)), (algorithm, protocol)
 
@@ -107,10 +110,10 @@ def test_connections_spread_by_weight(lab: Lab, ip: Ip) -> None:
     groups = [f"{first} in=a", f"{second} in=b"], [f"{third} in=a"], [f"{drained} in=a"]
     Cluster(
         lab,
-        *(steered(ip, each, weights=(("a", 3),)) for each in Algorithm),
-        *itertools.chain.from_iterable(slices(each, *groups, weights=(None, 50, 0)) for each in Algorithm),
+        *(steered(ip, each, weights=(("a", 3),)) for each in ALGORITHMS),
+        *itertools.chain.from_iterable(slices(each, *groups, weights=(None, 50, 0)) for each in ALGORITHMS),
     )
-    for algorithm, protocol in itertools.product(Algorithm, PROTOCOLS):
+    for algorithm, protocol in itertools.product(ALGORITHMS, PROTOCOLS):
         outcomes = outcomes_of(lab, vip(ip, algorithm), clients(ip), protocol)
         assert is_spread(outcomes, weights), (algorithm, protocol)
 
@@ -136,7 +139,7 @@ def test_a_hash_keeps_clients_where_they_are(lab: Lab, ip: Ip) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("algorithm", CONSISTENT, ids=lambda each: each.value)
-def test_consistent_hash_moves_few(lab: Lab, ip: Ip, algorithm: Algorithm) -> None:
+def test_consistent_hash_moves_few(lab: Lab, ip: Ip, algorithm: Enum) -> None:
     """When an endpoint of N goes, 1/N of the clients move and few more, and all are back when it is back."""
     count = 5
     there = pods(ip, count)
@@ -224,7 +227,7 @@ def test_nodes_and_services_start_with_different_endpoints(lab: Lab) -> None:
 
 @pytest.mark.usefixtures("small_tables")
 @each_algorithm
-def test_affinity_wins(lab: Lab, ip: Ip, algorithm: Algorithm) -> None:
+def test_affinity_wins(lab: Lab, ip: Ip, algorithm: Enum) -> None:
     """With session affinity a client stays where it was, with wide maps and without, and new clients are spread."""
     for wide_maps in {False, probe().capabilities.wide_maps}:
         lab.reset()
@@ -237,7 +240,7 @@ def test_affinity_wins(lab: Lab, ip: Ip, algorithm: Algorithm) -> None:
 
 @pytest.mark.usefixtures("small_tables")
 @each_algorithm
-def test_algorithms_choose_from_the_list_that_counts(lab: Lab, ip: Ip, algorithm: Algorithm) -> None:
+def test_algorithms_choose_from_the_list_that_counts(lab: Lab, ip: Ip, algorithm: Enum) -> None:
     """Policy Local, topology and terminating endpoints decide about the list, and the algorithm draws from it."""
     here, away = f"{ip.here}@node-a", f"{ip.away}@node-b"
     near, far = f"{ip.here}@node-a zone=a", f"{ip.away}@node-b zone=b"

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
+from nftproxy.extensions.least_connections.annotations import BALANCING, WORD
 from nftproxy.extensions.least_connections.factors import ListKey, LoadFactors
+from nftproxy.extensions.least_connections.fields import DEFAULT_BALANCING
 from nftproxy.model.addresses import Family
 from nftproxy.model.objects import Place, TrafficPolicy
 from nftproxy_conformance.strategies.extensions.inputs import Inputs
@@ -29,4 +31,8 @@ load_factors: st.SearchStrategy[LoadFactors] = st.dictionaries(
 ).map(LoadFactors)
 """Factors of lists, whether or not there are such lists, and whether or not the endpoints are on them."""
 
-LEAST_CONNECTIONS = Inputs(observed=((LoadFactors({}), load_factors),))
+LEAST_CONNECTIONS = Inputs(
+    values={BALANCING: st.just(WORD)},
+    fields=lambda _: {DEFAULT_BALANCING: st.just(WORD)},
+    observed=((LoadFactors({}), load_factors),),
+)
