@@ -12,7 +12,7 @@ from tests.system.faults.bench import Bench
 from tools.attacks.__main__ import attacked_bench
 from tools.attacks.at_once import all_at_once
 from tools.attacks.attacks import ATTACKS, Attack, attacked
-from tools.bench.fairness import UDP, small
+from tools.attacks.noise import UDP, small
 
 SMALL = 0.1
 MOST_MEMORY = 703e6

@@ -2,7 +2,7 @@
 
 One after the other each has a row: the figure before the attack was cured (two cores, an otherwise idle machine), and
 the figures of now: the lines of the log and the peak of memory during the attack, and the seconds until the rules were
-right.  What other tenants wait for, while some change much, is measured by `python -m tools.bench.fairness`.
+right.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from nftproxy_conformance.lab import Lab, obstacle
 from tests.system.faults.bench import PERMISSIONS, Bench, furnish
 from tools.attacks.at_once import Together, all_at_once
 from tools.attacks.attacks import ATTACKS, PATIENCE, attacked
-from tools.bench.fairness import CASES
+from tools.attacks.noise import MIX
 
 KEPT = 1_000
 """Changes that the API server remembers, of up to 256 KiB each."""
@@ -49,7 +49,7 @@ def main(scale: float, minutes: float | None) -> None:
         if minutes is None:
             one_by_one(bench, scale)
         else:
-            found = all_at_once(bench, CASES["mix"], scale, 60 * minutes)
+            found = all_at_once(bench, MIX, scale, 60 * minutes)
             report(found)
             raise SystemExit(bool(found.wrong))
 

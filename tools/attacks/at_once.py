@@ -1,8 +1,8 @@
 """All attacks at once, again and again, beside noisy tenants and connections that are judged.
 
 Services that never change are connected to all the time, and each connection must become what the oracle says.  A quiet
-tenant's only endpoint is replaced, and each wait for the kernel is measured, as by `tools.bench.fairness`.  At the end
-an agent starts among all objects of the attacks.
+tenant's only endpoint is replaced, and each wait for the kernel is measured.  At the end an agent
+starts among all objects of the attacks.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tests.support import objects
 from tests.support.background import repeating
 from tests.system.faults.bench import Bench
 from tools.attacks.attacks import ATTACKS, PATIENCE, Attack, restart, single_bytes
-from tools.bench.fairness import ITS_IP, QUIET, Case, changes, quiet, waits
+from tools.attacks.noise import ITS_IP, QUIET, Case, changes, quiet, waits
 from tools.chaos.cluster import Cluster
 from tools.chaos.traffic import REST, Traffic
 
@@ -70,7 +70,7 @@ def all_at_once(bench: Bench, noise: Sequence[Case], scale: float, seconds: floa
         def is_over() -> bool:
             return time.monotonic() >= end and len(made) == len(attacks) and traffic.judged >= FEWEST
 
-        found = [wait for wait, _ in waits(bench.server, kernel, bench, is_over)]
+        found = list(waits(bench.server, kernel, is_over))
         peak = bench.peak
     restart(bench)
     bench.wait_until_right(PATIENCE)

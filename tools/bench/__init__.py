@@ -11,6 +11,5 @@ report.py plot.py                                tables and a picture for docs/
 work.py       counts the work of the pure parts
 quick.py      the assertions of CI
 
-`python -m tools.bench.fairness` runs by itself: a Service that changes all the time.  The benches whose figures aren't
-measured again are in the commits that the pages name.
+The benches whose figures aren't measured again are in the commits that the pages name.
 """
