@@ -26,7 +26,7 @@ from tools.kubernetes.binaries import CLUSTER, VARIABLE, Binaries
 from tools.kubernetes.cluster import COREDNS
 from tools.kubernetes.deployment import config_map
 from tools.kubernetes.end_to_end import skips
-from tools.kubernetes.images import AGNHOST_IMAGE, KUBE_PROXY, PAUSE, TARGETS, wanted
+from tools.kubernetes.images import AGNHOST_IMAGE, PAUSE, TARGETS, wanted
 from tools.kubernetes.judging import verdict
 from tools.kubernetes.layout import DNS_SERVICE, places
 from tools.kubernetes.loadbalancer import balanced, hops
@@ -62,7 +62,6 @@ def test_without_a_folder_it_says_what_it_lacks() -> None:
         "answers",
         "cluster",
         "conformance",
-        "migration",
         "glance",
         "tests",
         "restarts",
@@ -173,12 +172,7 @@ def test_images_are_built_under_the_names_that_the_tests_ask_for() -> None:
     listing = f"{agnhost}\ngcr.io/k8s-authenticated-test/agnhost:2.6\nregistry.k8s.io/nginx:1\n{pause}\n{regression}\n"
     found = wanted(listing)
     assert found == wanted(listing, ["regression"]) | {"regression": [regression]}
-    assert (found["pause"], found["kube-proxy"], found["agnhost"]) == (
-        [PAUSE, pause],
-        [KUBE_PROXY],
-        [AGNHOST_IMAGE, agnhost],
-    )
-    assert found == wanted(listing, ["kube-proxy"]) | {"kube-proxy": [KUBE_PROXY]}
+    assert (found["pause"], found["agnhost"]) == ([PAUSE, pause], [AGNHOST_IMAGE, agnhost])
 
 
 # DNS

@@ -10,9 +10,8 @@ control_plane.py  etcd, kube-apiserver, and the controllers
 images.py         the images of pods, from the Containerfile beside it
 node.py, node.sh  a node
 cluster.py        all of them, with CoreDNS and loadbalancer.py
-deployment.py     puts a proxy on the nodes
+deployment.py     puts nftproxy on the nodes
 end_to_end.py     runs Kubernetes' end-to-end tests, whose results results.py reads
 judging.py        runs `nftproxy conformance` with the real kube-proxy
-migration.py      from kube-proxy to nftproxy under traffic
 restarts.py       kubelets and agents restart
 """

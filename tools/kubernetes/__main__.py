@@ -24,7 +24,6 @@ from tools.kubernetes.end_to_end import run_tests
 from tools.kubernetes.glance import AFTER, BEFORE, glances
 from tools.kubernetes.glance import HEADER as GLANCE_HEADER
 from tools.kubernetes.judging import JUDGED, judge, verdict
-from tools.kubernetes.migration import migrate
 from tools.kubernetes.recording import DEFAULT_SIZE, VERSIONED, fate, note
 from tools.kubernetes.restarts import restart_all
 from tools.kubernetes.results import FAILED, summary
@@ -106,7 +105,7 @@ def say(text: str) -> None:
 def main(context: click.Context, binaries: Path | None, nodes: int, zones: int, directory: Path | None) -> None:
     """Bring up a Kubernetes cluster from release binaries, and take steps on it in the order given.
 
-    By default these are conformance, migration, tests and restarts.
+    By default these are conformance, tests and restarts.
 
     Needs root.  Exit status 1 if a step found a fault.  Where the binaries are missing it says so in a line, and ends
     with success.
@@ -117,7 +116,7 @@ def main(context: click.Context, binaries: Path | None, nodes: int, zones: int, 
     given = context.obj = ClusterRun(Binaries(binaries), directory, nodes, zones)
     context.call_on_close(given.close)
     if context.invoked_subcommand is None:
-        for step in (conformance, migration, tests, restarts):
+        for step in (conformance, tests, restarts):
             context.invoke(step)
 
 
@@ -155,12 +154,9 @@ def answers(given: ClusterRun) -> None:
 @main.command()
 @click.pass_obj
 def glance(given: ClusterRun) -> None:
-    """Look at a cluster with a fault on each of its three nodes, by kubectl's plugin with the rights of a reader.
-
-    This step must be the cluster's first.
-    """
+    """Look at a cluster with a fault on each of its three nodes, by kubectl's plugin with the rights of a reader."""
     given.need(*WITHOUT_DNS)
-    rows = list(told(glances(take_bare(given, "glance"))))
+    rows = list(told(glances(given.cluster)))
     click.echo(markdown(GLANCE_HEADER, rows))
     looks = len(BEFORE) + len(AFTER)
     result = f"{looks - len(rows)} of {looks} commands print the cluster's faults, and their exit status"
@@ -189,15 +185,6 @@ def conformance(given: ClusterRun, examples: int) -> None:
         click.echo(output)
         given.note(column, f"conformance --examples {examples}", verdict(output), ["kube-proxy"])
         given.is_well &= not status
-
-
-@main.command()
-@click.pass_obj
-def migration(given: ClusterRun) -> None:
-    """Replace kube-proxy by nftproxy, node by node and under traffic.  This step must be the cluster's first."""
-    given.need(*CLUSTER, "kube-proxy")
-    result = show(given, migrate(take_bare(given, "migration")))
-    given.note("migration from kube-proxy", "migration", result)
 
 
 @main.command()
@@ -235,14 +222,6 @@ def told(rows: Iterable[tuple[str, ...]]) -> Iterator[tuple[str, ...]]:
     for row in rows:
         say(", ".join(row))
         yield row
-
-
-def take_bare(given: ClusterRun, step: str) -> RealCluster:
-    """Return the cluster without a proxy, for a step that puts kube-proxy on all nodes, and then nftproxy."""
-    if "cluster" in vars(given):
-        raise click.UsageError(f"nftproxy is on the nodes already: {step} must be the first step")
-    vars(given)["cluster"] = given.bare
-    return given.bare
 
 
 def show(given: ClusterRun, account: Account) -> str:

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
-from pathlib import Path
 
-from nftproxy import __version__
 from tests.support.processes import CHECKOUT
 from tests.support.waiting import wait_until
 from tools.image.build import NAME
@@ -15,12 +12,10 @@ from tools.kubernetes.cluster import RealCluster
 from tools.kubernetes.control_plane import PATIENCE
 from tools.kubernetes.layout import PODS, PODS6
 
-KUBE_PROXY = Path(__file__).with_name("kube-proxy.yaml")
 CONFIG_MAP = CHECKOUT / "examples" / "deploy" / "kube-proxy.yaml"
 KUBE_SYSTEM = "--namespace=kube-system"
 AGENTS = "--selector=app.kubernetes.io/name=nftproxy"
 ROLLOUT = f"--timeout={PATIENCE:.0f}s"
-NOT_NFTPROXY = {"matchExpressions": [{"key": "proxy", "operator": "NotIn", "values": ["nftproxy"]}]}
 
 
 def config_map(url: str) -> str:
@@ -40,16 +35,6 @@ def config_map(url: str) -> str:
         assert text.count(old) == 1, f"{CONFIG_MAP} has {old} {text.count(old)} times"
         text = text.replace(old, new)
     return text
-
-
-def deploy_kube_proxy(cluster: RealCluster) -> None:
-    """Run kube-proxy on all nodes that have no label for nftproxy."""
-    cluster.kubectl("apply", "--filename=-", text=config_map(cluster.control.url))
-    cluster.kubectl("apply", "--filename=-", text=KUBE_PROXY.read_text())
-    required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [NOT_NFTPROXY]}}
-    change = {"spec": {"template": {"spec": {"affinity": {"nodeAffinity": required}}}}}
-    cluster.kubectl(KUBE_SYSTEM, "patch", "daemonset", "kube-proxy", "--patch", json.dumps(change))
-    cluster.kubectl(KUBE_SYSTEM, "rollout", "status", "daemonset/kube-proxy", ROLLOUT)
 
 
 def deploy_nftproxy(cluster: RealCluster) -> None:
@@ -90,25 +75,3 @@ def use_nftproxy(cluster: RealCluster) -> None:
     deploy_nftproxy(cluster)
     for node in cluster.nodes:
         switch(cluster, node.place.name)
-
-
-def clean_up(cluster: RealCluster, node: str) -> str:
-    """Remove kube-proxy's rules from a node by the pod of kubeadm.md, and return its log."""
-    (text,) = [block for block in _blocks() if "name: nftproxy-cleanup" in block]
-    pod = (
-        text.replace("NODE", node)
-        .replace(f"nftproxy:{__version__}", NAME)
-        .replace("--kube-proxy, iptables", "--kube-proxy, nftables")
-    )
-    cluster.kubectl("apply", "--filename=-", text=pod)
-    finished = "--for=jsonpath={.status.phase}=Succeeded"
-    cluster.kubectl(KUBE_SYSTEM, "wait", finished, "pod/nftproxy-cleanup", ROLLOUT)
-    log = cluster.kubectl(KUBE_SYSTEM, "logs", "nftproxy-cleanup")
-    cluster.kubectl(KUBE_SYSTEM, "delete", "pod", "nftproxy-cleanup")
-    return log
-
-
-def _blocks() -> list[str]:
-    """The YAML of kubeadm.md."""
-    parts = (CONFIG_MAP.with_name("kubeadm.md")).read_text().split("```yaml\n")[1:]
-    return [part.partition("```")[0] for part in parts]

@@ -23,7 +23,7 @@ from tests.support.processes import CHECKOUT
 from tests.support.waiting import wait_until
 from tools.kubernetes.cluster import Manifest, RealCluster
 from tools.kubernetes.control_plane import PATIENCE
-from tools.kubernetes.deployment import KUBE_SYSTEM, ROLLOUT, agent_of, use_nftproxy
+from tools.kubernetes.deployment import KUBE_SYSTEM, ROLLOUT, agent_of
 from tools.kubernetes.images import AGNHOST_IMAGE
 
 HEADER = ("command", "wrong")
@@ -149,9 +149,8 @@ def glances(cluster: RealCluster) -> Iterator[tuple[str, str]]:
     """Yield each command that prints something else than it should, and the difference.
 
     Args:
-        cluster: of three nodes, without a service proxy.
+        cluster: of three nodes, with nftproxy on each.
     """
-    use_nftproxy(cluster)
     _outlast_probes(cluster)
     _create(cluster)
     reader = Reader(cluster)

@@ -12,13 +12,11 @@ from tools.kubernetes.binaries import END_TO_END, Binaries
 CONTAINERFILE = Path(__file__).with_name("Containerfile")
 REGISTRY = "registry.k8s.io"
 PAUSE = f"{REGISTRY}/pause:lab"
-KUBE_PROXY = f"{REGISTRY}/kube-proxy:lab"
 COREDNS = f"{REGISTRY}/coredns/coredns:lab"
 AGNHOST_IMAGE = f"{REGISTRY}/agnhost:lab"
 """For our own pods: the names of the tests' images depend on the version of Kubernetes."""
 TARGETS = {
     PAUSE: "pause",
-    KUBE_PROXY: "kube-proxy",
     COREDNS: "coredns",
     AGNHOST_IMAGE: "agnhost",
     f"{REGISTRY}/busybox:lab": "busybox",
@@ -31,7 +29,7 @@ TESTS_TARGETS = {
     REGRESSION: "regression",
 }
 """Targets of the Containerfile, by the last part of the names of the tests' images."""
-OPTIONAL = {"kube-proxy": "kube-proxy", "coredns": "coredns", "regression": REGRESSION}
+OPTIONAL = {"coredns": "coredns", "regression": REGRESSION}
 """Targets that are built if the folder has their program."""
 
 
