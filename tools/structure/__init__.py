@@ -1,0 +1,1 @@
+"""Counts how far features reach into the proxy."""
