@@ -39,7 +39,7 @@ MAY_IMPORT = {
     "explanation": "policy rules pipeline",
     "doctor": "api config",
     "sources": "api config logs netlink",
-    "installed": "agent doctor extensions policy rules",
+    "installed": "agent doctor explanation extensions policy rules",
     "installed_fields": "extensions",
     "library": "api config policy rules pipeline explanation sources templates_dir installed installed_fields",
     "kernel": "policy rules logs netlink",

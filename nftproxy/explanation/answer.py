@@ -177,6 +177,18 @@ class Expected(msgspec.Struct, frozen=True):
     found: str | None = None  # the value that the kernel holds
 
 
+class PlaceRestriction(msgspec.Struct, frozen=True):
+    """A restriction of a place's clients that an extension adds, in words.
+
+    `ranges` are the source ranges that it names.  `condition` is that of connections that reach an endpoint, "" if an
+    admitted client's always do.
+    """
+
+    words: str
+    ranges: tuple[str, ...] = ()
+    condition: str = ""
+
+
 class ExplainedPlace(msgspec.Struct, frozen=True):
     """An address, protocol and port.
 
@@ -194,8 +206,7 @@ class ExplainedPlace(msgspec.Struct, frozen=True):
     cases: tuple[Case, ...] = ()
     losers: tuple[Loser, ...] = ()
     source_ranges: tuple[str, ...] = ()
-    denied_ranges: tuple[str, ...] = ()
-    limits: tuple[str, ...] = ()  # in words: the limits that annotations set for each client
+    restrictions: tuple[PlaceRestriction, ...] = ()
     affinity: Affinity | None = None
     notes: tuple[str, ...] = ()
     expected: tuple[Expected, ...] = ()
@@ -269,17 +280,15 @@ def _facts(place: ExplainedPlace) -> Iterator[str]:
         yield f"policy: {place.policy}"
     if place.source_ranges:
         yield f"source ranges: {', '.join(place.source_ranges)}"
-    if place.denied_ranges:
-        yield f"denied ranges: {', '.join(place.denied_ranges)}"
-    if place.limits:
-        yield f"limits for each client: {'; '.join(place.limits)}; new connections beyond them are dropped"
+    yield from (each.words for each in place.restrictions)
     if place.affinity:
         yield f"session affinity: {place.affinity}"
     yield from (f"lost by {loser.owner}: {loser.code}: {loser.why}" for loser in place.losers)
     yield from (f"note: {printable(note)}" for note in place.notes)
+    condition = "".join(f" {each.condition}" for each in place.restrictions if each.condition)
     for case in place.cases:
-        within = " within the limits" if place.limits and case.fate is Fate.ENDPOINT else ""
-        yield f"from {', '.join(case.clients)}: {case.outcome}{within}: {printable(case.why)}"
+        outcome = f"{case.outcome}{condition if case.fate is Fate.ENDPOINT else ''}"
+        yield f"from {', '.join(case.clients)}: {outcome}: {printable(case.why)}"
         yield from (f"  {line}" for line in _reasons(case))
 
 

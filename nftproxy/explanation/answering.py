@@ -208,8 +208,7 @@ def _served(
         policy=f"{field} {reach.policy.value}",
         cases=merged(cases),
         source_ranges=tuple(map(str, ranges)),
-        denied_ranges=tuple(text for each in added for text in each.denied_ranges),
-        limits=tuple(text for each in added for text in each.limits),
+        restrictions=tuple(one for each in added for one in each.said),
         affinity=affinity_of(pipeline, spot, served, asking),
         notes=(
             *place.notes,

@@ -9,9 +9,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from nftproxy.explanation.answer import Admission, Case
+from nftproxy.explanation.answer import Admission, Case, PlaceRestriction
 from nftproxy.explanation.clients import Client
 from nftproxy.explanation.ownership import Served
+from nftproxy.explanation.packet_path import AddedStage
 from nftproxy.explanation.question import ToAddress
 from nftproxy.model.objects import ObjectKey, Service
 from nftproxy.model.pods import Pods
@@ -21,13 +22,12 @@ from nftproxy.policy.facts import PortFacts
 
 
 class Restrictions(NamedTuple):
-    """The restrictions of a front's clients, in words: denied ranges, and limits for each client.
+    """The restrictions of a front's clients, as `explain` says them.
 
     `is_guarded` says that source ranges apply to the front.
     """
 
-    denied_ranges: tuple[str, ...] = ()
-    limits: tuple[str, ...] = ()
+    said: tuple[PlaceRestriction, ...] = ()
     is_guarded: bool = False
 
 
@@ -59,6 +59,7 @@ class ExplainedExtension(Extension):
         how_chosen: how one of several endpoints is drawn, given their number, None if the feature doesn't draw it.
         admission: the verdict on a client of a front, None if the feature says nothing about it.
         restrictions: the restrictions of a front's clients.
+        stage: the stage of pictures at which its rules restrict clients, None without any.
         range_keys: the keys of the source ranges that concern a port.
         closes: the Service by which an external address rejects packets to a port that no Service has, or None.
         remarks: remarks about a front that a Service is served at.
@@ -71,6 +72,7 @@ class ExplainedExtension(Extension):
     how_chosen: Callable[[Pipeline, ToAddress, Service, int], Chosen | None] = lambda _, __, ___, ____: None
     admission: Callable[[Pipeline, ToAddress, Served, Client], Admission | None] = lambda _, __, ___, ____: None
     restrictions: Callable[[ToAddress, Served], Restrictions] = lambda _, __: Restrictions()
+    stage: AddedStage | None = None
     range_keys: Callable[[PortFacts], Iterable[str]] = lambda _: ()
     closes: Callable[[Pipeline, ToAddress], ObjectKey | None] = lambda _, __: None
     remarks: Callable[[Pipeline, ToAddress, Served, Sequence[Client]], Iterable[str]] = lambda _, __, ___, ____: ()

@@ -8,7 +8,7 @@ stage are the hooks and priorities of its base chains in the templates.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from nftproxy.explanation.answer import Admits, Case, ExplainedPlace, Fate, List, OwnBaseChain
@@ -36,12 +36,10 @@ GUARD = HookStage("source ranges", ("nat-prerouting", "nat-output"))
 TRANSLATE = HookStage("translation", ("nat-prerouting", "nat-output"))
 REMEMBER = HookStage("session affinity", ("remember-prerouting", "filter-output"))
 FILTER = HookStage("filter", ("filter-forward", "filter-input", "filter-output"))
-SCREEN = HookStage("limits of clients", ("screen-postrouting", "screen-input"))
 HIDE = HookStage("masquerading", ("nat-postrouting",))
 AGENT = HookStage("the agent's own socket", ())
 UNUSED = ("cluster-ips", "external-ips")
 """The sets of addresses whose ports without a Service are closed."""
-STAGES = (GUARD, TRANSLATE, REMEMBER, FILTER, SCREEN, HIDE, AGENT)
 
 
 class CardRow(NamedTuple):
@@ -58,6 +56,26 @@ class Card(NamedTuple):
     rows: tuple[CardRow, ...]
     is_quiet: bool = False
     is_end: bool = False
+
+
+class AddedStage(NamedTuple):
+    """A stage that an extension adds between the filter and masquerading.
+
+    `card` returns its card for a case, None if the packets don't reach it.
+    """
+
+    stage: HookStage
+    card: Callable[[ExplainedPlace, Answers, Case], Card | None]
+
+
+def stages(added: Sequence[AddedStage]) -> tuple[HookStage, ...]:
+    """All stages, in the order of packets."""
+    return (GUARD, TRANSLATE, REMEMBER, FILTER, *(each.stage for each in added), HIDE, AGENT)
+
+
+def prefix_of(place: ExplainedPlace) -> str:
+    """The prefix of the names of the sets and maps for a place: those of node ports are separate."""
+    return "nodeport-" if place.front == "node port" else ""
 
 
 class PacketPath(NamedTuple):
@@ -77,21 +95,23 @@ class PacketPath(NamedTuple):
         return not self.leads_to_endpoints and HIDE not in self.cards
 
 
-def paths(place: ExplainedPlace) -> list[PacketPath]:
+def paths(place: ExplainedPlace, added: Sequence[AddedStage]) -> list[PacketPath]:
     """The paths of connections to a place, one for each case."""
     answers: dict[str, str] = {}
     for each in place.expected:
         if each.value is not None:
             answers[each.container] = answers[f"{each.container} {each.key}"] = each.value
-    return [PacketPath(case, dict(_cards(place, answers, case))) for case in place.cases]
+    return [PacketPath(case, dict(_cards(place, answers, case, added))) for case in place.cases]
 
 
-def _cards(place: ExplainedPlace, answers: Answers, case: Case) -> Iterator[tuple[HookStage, Card]]:
+def _cards(
+    place: ExplainedPlace, answers: Answers, case: Case, added: Sequence[AddedStage]
+) -> Iterator[tuple[HookStage, Card]]:
     """The cards of a path, up to the stage that ends it."""
     if case.fate is Fate.FORWARDED:
         yield AGENT, Card("", (CardRow("", "the agent accepts the connection, and connects to an endpoint itself"),))
         return
-    prefix = "nodeport-" if place.front == "node port" else ""
+    prefix = prefix_of(place)
     yield GUARD, _guard(place, case)
     if case.admission and case.admission.admits is Admits.NO and not case.is_restricted:
         return
@@ -100,8 +120,9 @@ def _cards(place: ExplainedPlace, answers: Answers, case: Case) -> Iterator[tupl
     yield TRANSLATE, Card(chain, rows) if rows else _quiet("no Service is served at this address and port")
     yield REMEMBER, _remember(place, case)
     yield FILTER, _filter(answers, case)
-    if f"{prefix}screened" in answers and (case.is_restricted or case.fate is Fate.ENDPOINT):
-        yield SCREEN, _screen(place, answers, case, prefix)
+    for each in added:
+        if card := each.card(place, answers, case):
+            yield each.stage, card
     if case.fate in (Fate.ENDPOINT, Fate.PASSED):
         yield HIDE, _hide(case)
 
@@ -114,19 +135,6 @@ def _guard(place: ExplainedPlace, case: Case) -> Card:
         CardRow("@allowed", case.admission.why),
     )
     return Card("guard", rows, is_end=case.admission.admits is Admits.NO)
-
-
-def _screen(place: ExplainedPlace, answers: Answers, case: Case, prefix: str) -> Card:
-    said = {
-        "denying": f"denies {', '.join(place.denied_ranges)}",
-        "guarded": f"source ranges: {', '.join(place.source_ranges)}",
-        "rates": "limits new connections per second",
-        "connections": "limits connections at a time",
-    }
-    rows = [CardRow(f"@{prefix}{name}", words) for name, words in said.items() if f"{prefix}{name}" in answers]
-    if case.is_restricted:
-        rows.append(CardRow("drop", case.why))
-    return Card("screen", tuple(rows), is_end=case.is_restricted)
 
 
 def _translation(answers: Answers, case: Case, prefix: str) -> Iterator[CardRow]:

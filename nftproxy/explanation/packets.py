@@ -172,7 +172,7 @@ def _addresses(pipeline: Pipeline, facts: NodeFacts, place: ExplainedPlace, clie
         yield client.address
         return
     yield _typical(pipeline, facts, place.family, client)
-    ranges = (*place.source_ranges, *place.denied_ranges)
+    ranges = (*place.source_ranges, *(cidr for each in place.restrictions for cidr in each.ranges))
     if ranges and client.kind is not SourceKind.NODE:
         inside = (address for cidr in ranges for address in _some(ipaddress.ip_network(cidr)))
         yield from itertools.islice((each for each in inside if kind_of(pipeline, each) is client.kind), 1)

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import jinja2
 
 from nftproxy.explanation.answer import EndpointShare, ExplainedPlace, Explanation, Fate
-from nftproxy.explanation.packet_path import STAGES, Card, CardRow, PacketPath, paths
+from nftproxy.explanation.packet_path import AddedStage, Card, CardRow, PacketPath, paths, stages
 
 MARGIN, GUTTER, COLUMN, GAP = 28, 176, 330, 22  # px
 LINE, PAD = 17, 12  # px: from one line of text to the next, and around text
@@ -65,20 +65,21 @@ class Picture(NamedTuple):
     texts: list[Text]
 
 
-def svg(explanation: Explanation, template: str) -> str:
+def svg(explanation: Explanation, template: str, added: Sequence[AddedStage]) -> str:
     """The picture of an explanation, as SVG.
 
     Args:
         explanation: the answer.
         template: the text of picture.svg.j2.
+        added: the stages that extensions add.
     """
     environment = jinja2.Environment(
         undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True, autoescape=True
     )
-    return environment.from_string(template).render(picture(explanation)._asdict())
+    return environment.from_string(template).render(picture(explanation, added)._asdict())
 
 
-def picture(explanation: Explanation) -> Picture:
+def picture(explanation: Explanation, added: Sequence[AddedStage]) -> Picture:
     """Lay out an explanation."""
     title = _cut(explanation.title, LONGEST)
     sheet = Picture(title, 0, 0, [], [], [], [])
@@ -93,20 +94,22 @@ def picture(explanation: Explanation) -> Picture:
         y += LINE
         sheet.texts.append(Text(MARGIN, y, "dim", line))
     for place in drawn:
-        y = _draw_place(sheet, explanation, place, y + 26, width)
+        y = _draw_place(sheet, explanation, place, added, y + 26, width)
     return sheet._replace(width=width, height=y + MARGIN)
 
 
-def _draw_place(sheet: Picture, explanation: Explanation, place: ExplainedPlace, y: float, width: float) -> float:
+def _draw_place(
+    sheet: Picture, explanation: Explanation, place: ExplainedPlace, added: Sequence[AddedStage], y: float, width: float
+) -> float:
     """Draw a place below `y`: its heading, a band for each stage, the ends.  Return the lower end."""
     y = _draw_heading(sheet, place, y, width)
-    made = paths(place)
+    made = paths(place, added)
     if not made:
         return y
     lefts = [MARGIN + GUTTER + number * (COLUMN + GAP) for number in range(len(made))]
     y = _draw_sources(sheet, made, lefts, y)
     top, open_at = y, [y for _ in made]
-    for stage in STAGES:
+    for stage in stages(added):
         cards = [path.cards.get(stage) for path in made]
         if not any(cards):
             continue

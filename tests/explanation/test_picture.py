@@ -16,6 +16,7 @@ from nftproxy.explanation.answer import Case, EndpointShare, ExplainedPlace, Exp
 from nftproxy.explanation.answering import explain
 from nftproxy.explanation.picture import COLUMN, MOST_ENDPOINTS, MOST_PLACES, Picture, picture, svg
 from nftproxy.explanation.question import Question, Source, ToService, parse_source, parse_to
+from nftproxy.installed import ADDED_STAGES
 from nftproxy.model.addresses import Address, Family, Protocol
 from tests.support.command import nftproxy
 from tests.support.examples import CHECKOUT, EXAMPLES, example_pipeline
@@ -43,16 +44,16 @@ def _texts(drawn: str) -> list[str]:
 def test_a_picture_is_valid_and_always_the_same(example: str) -> None:
     """Each explanation of the examples is drawn as well-formed SVG, and drawing it again gives the same text."""
     for explanation in _explanations(example):
-        drawn = svg(explanation, TEMPLATE)
+        drawn = svg(explanation, TEMPLATE, ADDED_STAGES)
         assert ElementTree.fromstring(drawn).tag == f"{SVG}svg"
-        assert drawn == svg(explanation, TEMPLATE)
+        assert drawn == svg(explanation, TEMPLATE, ADDED_STAGES)
 
 
 @pytest.mark.parametrize("example", EXAMPLES)
 def test_a_picture_shows_every_place_source_and_endpoint(example: str) -> None:
     """The picture has each place, each source, and the endpoints with their shares or another fate."""
     for explanation in _explanations(example):
-        words = "\n".join(_texts(svg(explanation, TEMPLATE)))
+        words = "\n".join(_texts(svg(explanation, TEMPLATE, ADDED_STAGES)))
         for place in explanation.places[:MOST_PLACES]:
             assert f":{place.port}/{place.protocol.name}" in words
             for case in place.cases:
@@ -82,7 +83,7 @@ def _overflows(made: Picture) -> list[str]:
 def test_words_stay_within_their_cards(example: str) -> None:
     """Even with a wide font no text is wider than its card or the sheet, and cards don't overlap."""
     for explanation in _explanations(example):
-        made = picture(explanation)
+        made = picture(explanation, ADDED_STAGES)
         assert _overflows(made) == []
         cards = sorted((card.x, card.y, card.height) for card in made.cards if card.width == COLUMN)
         for (x, y, height), (next_x, next_y, _) in itertools.pairwise(cards):
@@ -108,7 +109,7 @@ def test_names_are_only_text() -> None:
         cases=(case, msgspec.structs.replace(case, fate=Fate.DROPPED, endpoints=())),
         notes=(HOSTILE,),
     )
-    drawn = svg(Explanation(HOSTILE, HOSTILE, HOSTILE, (place,), (HOSTILE,)), TEMPLATE)
+    drawn = svg(Explanation(HOSTILE, HOSTILE, HOSTILE, (place,), (HOSTILE,)), TEMPLATE, ADDED_STAGES)
     root = ElementTree.fromstring(drawn)
     assert {each.tag.removeprefix(SVG) for each in root.iter()} == {"svg", "title", "style", "rect", "path", "text"}
     assert not re.search("[\0-\x08\x0b-\x1f\u202e]", drawn)
@@ -120,7 +121,7 @@ def test_a_picture_is_bounded() -> None:
     ports = [f"p{number}:{number}" for number in range(80, 80 + MOST_PLACES + 3)]
     many = [f"10.1.1.{number}@node-b" for number in range(1, 100)]
     seen = pipeline(service("shop/web", ports=ports), slice_of("shop/web", many, ports=["p80:80"]))
-    words = _texts(svg(explain(seen, Question(parse_to("svc/shop/web"), Source())), TEMPLATE))
+    words = _texts(svg(explain(seen, Question(parse_to("svc/shop/web"), Source())), TEMPLATE, ADDED_STAGES))
     assert "3 more places are in the text" in words
     assert f"and {99 - MOST_ENDPOINTS} more" in words
 
@@ -128,7 +129,7 @@ def test_a_picture_is_bounded() -> None:
 def test_a_packet_has_no_card_beyond_its_last_stage() -> None:
     """A packet outside the source ranges is dropped at the guard, and no card is drawn beyond the guard."""
     seen = example_pipeline("source-ranges")
-    made = picture(explain(seen, Question(parse_to("203.0.113.9:443"), parse_source("192.0.2.1"))))
+    made = picture(explain(seen, Question(parse_to("203.0.113.9:443"), parse_source("192.0.2.1"))), ADDED_STAGES)
     words = [text.words for text in made.texts]
     assert "chain guard" in words
     assert "chain services" not in words
@@ -144,7 +145,9 @@ def test_a_packet_has_no_card_beyond_its_last_stage() -> None:
 )
 def test_stages_have_the_priorities_of_the_rules(tweaks: dict[str, Any], hooks: list[str]) -> None:
     """Each stage names its hooks with the priorities of the base chains, also for a canary's filters."""
-    made = picture(explain(pipeline(service(), slice_of(), **tweaks), Question(parse_to("10.96.0.10:80"))))
+    made = picture(
+        explain(pipeline(service(), slice_of(), **tweaks), Question(parse_to("10.96.0.10:80"))), ADDED_STAGES
+    )
     words = [text.words for text in made.texts]
     assert [each for each in words if each.startswith(("prerouting, output -9", "forward"))] == hooks
     assert [words.count(each) for each in ("prerouting, output -101", "postrouting 100")] == [2, 1]

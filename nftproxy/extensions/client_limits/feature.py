@@ -7,7 +7,7 @@ from collections.abc import Collection
 from nftproxy.explanation.explained_extension import ExplainedExtension
 from nftproxy.extensions.client_limits.annotations import DENIED_RANGES, OPTIONS
 from nftproxy.extensions.client_limits.screening import PORT, SHARED, RateFacts, ScreenFacts, ports, restriction
-from nftproxy.extensions.client_limits.words import range_keys, restrictions, screening
+from nftproxy.extensions.client_limits.words import STAGE, range_keys, restrictions, screening
 from nftproxy.model.addresses import Family
 from nftproxy.model.objects import Service
 from nftproxy.model.settings import Config
@@ -56,5 +56,6 @@ CLIENT_LIMITS = ExplainedExtension(
     ports=ports,
     admission=screening,
     restrictions=restrictions,
+    stage=STAGE,
     range_keys=range_keys,
 )

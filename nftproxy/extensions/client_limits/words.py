@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 import msgspec
 
-from nftproxy.explanation.answer import Admission, Admits
+from nftproxy.explanation.answer import Admission, Admits, Case, ExplainedPlace, Fate, PlaceRestriction
 from nftproxy.explanation.cases import by_ranges, holder_of, listed
 from nftproxy.explanation.clients import Client
 from nftproxy.explanation.explained_extension import Restrictions
 from nftproxy.explanation.ownership import Served
+from nftproxy.explanation.packet_path import AddedStage, Answers, Card, CardRow, HookStage, prefix_of
 from nftproxy.explanation.question import ToAddress
 from nftproxy.extensions.client_limits.annotations import CONNECTION_RATE, CONNECTIONS, DENIED_RANGES
 from nftproxy.extensions.client_limits.screening import PortScreen, denies_some
@@ -58,8 +59,37 @@ def restrictions(spot: ToAddress, served: Served) -> Restrictions:
     """The restrictions of a front's clients by annotations."""
     screen, options = screen_of(served.facts), served.service.options
     denied = tuple(str(each) for each in options[DENIED_RANGES] if family_of(each) is spot.family)
+    limits = tuple(_limits(served.service))
     is_guarded = screen is not None and any(front == served.reach.front for front, _ in screen.guarded)
-    return Restrictions(denied, tuple(_limits(served.service)), is_guarded)
+    return Restrictions(tuple(_said(denied, limits)), is_guarded)
+
+
+def _said(denied: tuple[str, ...], limits: Sequence[str]) -> Iterator[PlaceRestriction]:
+    if denied:
+        yield PlaceRestriction(f"denied ranges: {', '.join(denied)}", denied)
+    if limits:
+        words = f"limits for each client: {'; '.join(limits)}; new connections beyond them are dropped"
+        yield PlaceRestriction(words, condition="within the limits")
+
+
+def _card(place: ExplainedPlace, answers: Answers, case: Case) -> Card | None:
+    """The card of a path: the sets and maps that have the place, and the reason if they drop its packets."""
+    prefix = prefix_of(place)
+    if f"{prefix}screened" not in answers or not (case.is_restricted or case.fate is Fate.ENDPOINT):
+        return None
+    said = {
+        "denying": f"denies {', '.join(cidr for each in place.restrictions for cidr in each.ranges)}",
+        "guarded": f"source ranges: {', '.join(place.source_ranges)}",
+        "rates": "limits new connections per second",
+        "connections": "limits connections at a time",
+    }
+    rows = [CardRow(f"@{prefix}{name}", words) for name, words in said.items() if f"{prefix}{name}" in answers]
+    if case.is_restricted:
+        rows.append(CardRow("drop", case.why))
+    return Card("screen", tuple(rows), is_end=case.is_restricted)
+
+
+STAGE = AddedStage(HookStage("limits of clients", ("screen-postrouting", "screen-input")), _card)
 
 
 def _limits(service: Service) -> Iterator[str]:

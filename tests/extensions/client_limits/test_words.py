@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from nftproxy.explanation.answer import PlaceRestriction
 from nftproxy.explanation.answering import explain
 from nftproxy.explanation.question import Question, parse_to
 from tests.support.factories import pipeline, service, slice_of
@@ -21,4 +22,4 @@ def test_a_place_names_the_denied_ranges_of_its_family(to: str, denied: tuple[st
         slice_of("shop/web", ["fd00:1::4"], suffix="ip6"),
     )
     (place,) = explain(made, Question(parse_to(to), None)).places
-    assert place.denied_ranges == denied
+    assert place.restrictions == (PlaceRestriction(f"denied ranges: {denied[0]}", denied),)
