@@ -21,6 +21,7 @@ from nftproxy.model.stages import Stage
 from nftproxy.model.steps import Steps, finish
 from nftproxy.policy.choosing.choice import ChoiceCache
 from nftproxy.policy.compile import KnownFronts, PortKey, compile_service, port_keys
+from nftproxy.policy.exchanges import Versions, exchanging
 from nftproxy.policy.extension import Change, Settings
 from nftproxy.policy.facts import TableFacts
 from nftproxy.policy.flows import LASTING, Flows, restrictions
@@ -29,8 +30,19 @@ from nftproxy.policy.health_checks import HealthChecks
 from nftproxy.policy.restrictions import lost_claims
 from nftproxy.policy.skeleton import compile_table
 from nftproxy.policy.state import ClusterState, Invalidation
+from nftproxy.rules.pieces import pieces_of
 from nftproxy.rules.renderer import Renderer
-from nftproxy.rules.ruleset import EMPTY, Block, Generation, GenerationChange, Line, Owner, Savepoint, is_part
+from nftproxy.rules.ruleset import (
+    EMPTY,
+    Block,
+    Generation,
+    GenerationChange,
+    Line,
+    Owner,
+    Savepoint,
+    Statements,
+    is_part,
+)
 from nftproxy.rules.transaction import (
     BESIDE_ANOTHER,
     Installed,
@@ -59,8 +71,11 @@ STEP = 250
 STEP_ELEMENTS = 5_000
 """Most elements of a piece of the first load.  A single Service may have as many as thousands of small Services."""
 PART = 1_000
-"""Elements of a Service that are compiled before others get their turn, some 20 ms.  A Service that changes alone
-goes to the kernel in such parts, which are as long as the pieces of a transaction (rules/pieces.py)."""
+"""Elements of a Service that are compiled before others get their turn, some 20 ms.  Most changes go to the kernel in
+such parts, which are as long as the pieces of a transaction (rules/pieces.py)."""
+LARGE_PART = 2 * PART
+"""Elements from which a part goes to the kernel in pieces, with small changes between these.  A part has more if it
+is a single port, or if Services exchange fronts."""
 MOST_CACHED = 16
 """Services that are compiled together through the cache of choices: with more, as at the start, the last Services would
 evict the first."""
@@ -138,6 +153,8 @@ class Pipeline:
         """The parts of the change that is being made in steps."""
         self._has_more = False
         """Whether parts of this change have become invalid again meanwhile."""
+        self._unsent: list[Statements] = []
+        """The statements of a large change of which the kernel has only some pieces."""
         self.ingest(())
 
     def ingest(self, events: Iterable[Event]) -> Transaction:
@@ -199,10 +216,11 @@ class Pipeline:
     def _concerns(self, other: Invalidation) -> bool:
         """Whether the invalid parts and a change under way may concern the same statements.
 
-        Ports of other Services don't depend on the skeleton that is under way.
+        Ports of other Services don't depend on the skeleton that is under way.  Services with other claims may get
+        fronts that Services under way still have.
         """
         invalid = self._invalid
-        if invalid.table or invalid.everything or other.everything:
+        if invalid.table or invalid.everything or other.everything or (invalid.services and other.services):
             return True
         return not (invalid.services | invalid.endpoints).isdisjoint(other.services | other.endpoints)
 
@@ -394,33 +412,77 @@ class Pipeline:
         self, invalid: Invalidation, families: Collection[Family], *, in_parts: bool
     ) -> Generator[Changes, None, Changes]:
         services = self._services_of(invalid)
-        versions = [(self._compiled.get(key), self.state.services.get(key)) for key in services]
+        versions = {key: (self._compiled.get(key), self.state.services.get(key)) for key in services}
         skeletons = {family: self._table_blocks(family, invalid.table) for family in self.generations}
         grows = not invalid.table or self._grows(skeletons)
-        shrinks = not grows and self._grows(skeletons, backwards=True)
-        if is_divided := in_parts and (grows or shrinks) and self._is_divisible(invalid, versions):
-            services.sort(key=self.state.counted_size)  # small changes don't wait for large changes of the same round
-        for old, new in versions:
+        is_divided = in_parts and (grows or self._grows(skeletons, backwards=True)) and self._is_divisible(invalid)
+        for old, new in versions.values():
             if new is not None and new is not old:
                 self._unfinished.setdefault(new.key, {}).update(dict.fromkeys(port_keys(new)))
         is_last = is_divided and not grows
         blocks: Blocks = {family: {} if is_last else each for family, each in skeletons.items()}
-        for _ in self._compile_all(services, blocks):
-            yield self._replace(blocks, families) if is_divided else {}
-            if self._has_more and not is_divided:
-                self._invalid.merge(invalid)  # and begin anew
-                return {}
+        if is_divided:
+            yield from self._compile_in_turn(services, self._wholes(invalid, versions), blocks, families)
+        elif not (yield from self._compile_at_once(services, blocks)):
+            self._invalid.merge(invalid)  # and begin anew
+            return {}
         if is_last:
             blocks = {family: each | skeletons[family] for family, each in blocks.items()}
-        changes = self._replace(blocks, families)
+        if self._unsent and self._meets_unsent(blocks):
+            self._invalid.merge(invalid)
+            self._has_more = True  # it comes after the change under way
+            return {}
+        if in_parts:
+            changes = yield from self._replace_in_pieces(blocks, families)
+        else:
+            changes = self._replace(blocks, families)
+        self._refresh_derived(self._finished(services, invalid), invalid)
+        return changes
+
+    def _finished(self, services: list[ObjectKey], invalid: Invalidation) -> list[ObjectKey]:
+        """The Services of a change that needn't be compiled again.  The others stay invalid."""
         if self._has_more:
             services = [key for key in services if not self._is_invalid(key)]
             self._invalid.services |= invalid.services.difference(services)
         if self._unfinished:
             for key in services:
                 self._unfinished.pop(key, None)
-        self._refresh_derived(services, invalid)
-        return changes
+        return services
+
+    def _compile_in_turn(
+        self,
+        services: Sequence[ObjectKey],
+        wholes: Sequence[Sequence[ObjectKey]],
+        blocks: Blocks,
+        families: Collection[Family],
+    ) -> Generator[Changes, None, None]:
+        """Add the new blocks of some Services to `blocks`.  At most pauses it moves these into the generations.
+
+        Small changes come before large changes.  The Services of each of the `wholes` change together.
+        """
+        apart = set[ObjectKey]().union(*wholes)
+        alone = [key for key in services if key not in apart]
+        for _ in self._compile_all(sorted(alone, key=self.state.counted_size), blocks):
+            yield (yield from self._replace_in_pieces(blocks, families))
+        for whole in sorted(wholes, key=self._counted_sizes):
+            if self._counted_sizes(whole) >= PART and any(blocks.values()):
+                yield (yield from self._replace_in_pieces(blocks, families))
+            made: Blocks = {family: {} for family in self.generations}
+            for _ in self._compile_all(whole, made):
+                yield {}
+            if self._has_more and any(map(self._is_invalid, whole)):
+                self._invalid.services.update(whole)  # they come last
+                continue
+            for family, each in made.items():
+                blocks[family].update(each)
+
+    def _compile_at_once(self, services: Sequence[ObjectKey], blocks: Blocks) -> Generator[Changes, None, bool]:
+        """Add the new blocks of some Services to `blocks`.  Return False if a change has concerned them meanwhile."""
+        for _ in self._compile_all(services, blocks):
+            yield {}
+            if self._has_more:
+                return False
+        return True
 
     def _compile_all(self, services: Sequence[ObjectKey], blocks: Blocks) -> Generator[None, None, None]:
         """Add the new blocks of some Services to those of each family, with pauses."""
@@ -431,18 +493,32 @@ class Pipeline:
             for family in self.generations:
                 yield from self._compile(family, services[start : start + STEP], blocks[family], cache)
 
+    def _counted_sizes(self, services: Iterable[ObjectKey]) -> int:
+        return sum(map(self.state.counted_size, services))
+
     def _is_invalid(self, key: ObjectKey) -> bool:
         """Whether a Service has changed while a change that concerns it is under way, and must be compiled again."""
         invalid = self._invalid
         return invalid.everything or key in invalid.services or key in invalid.endpoints
 
-    def _is_divisible(self, invalid: Invalidation, versions: Sequence[tuple[Service | None, Service | None]]) -> bool:
-        """Whether the ports of a change can change one after the other: a single Service, or all keep their fronts.
+    def _is_divisible(self, invalid: Invalidation) -> bool:
+        """Whether the fronts that the Services of a change have in the kernel are known, and may change in turn."""
+        return not invalid.everything and self._unfinished.keys().isdisjoint(self._services_of(invalid))
 
-        Otherwise a front might be in two ports' blocks for a while, or in those of two Services.
+    def _wholes(self, invalid: Invalidation, versions: Mapping[ObjectKey, Versions]) -> list[list[ObjectKey]]:
+        """Return the groups of Services that must change at once.
+
+        All other Services change port by port: those that keep their fronts, and a Service that comes or goes, if it
+        exchanges fronts with no other.  Otherwise a front might be in the blocks of two ports for a while.
         """
-        if invalid.everything or not self._unfinished.keys().isdisjoint(self._services_of(invalid)):
-            return False
+        if not invalid.services:  # as in nearly every change
+            return []
+        claiming = {key: versions[key] for key in versions if key in invalid.services}
+        groups = exchanging(claiming, self.state.node.addresses) if len(claiming) > 1 else map(list, [claiming])
+        return [keys for keys in groups if not self._changes_by_ports([versions[key] for key in keys])]
+
+    def _changes_by_ports(self, versions: Sequence[Versions]) -> bool:
+        """Whether Services that may exchange fronts change port by port: a single Service, or all keep their fronts."""
         if len(versions) > 1 and any(old is None or new is None for old, new in versions):
             return False
         return all(old is None or new is None or old is new or self._keeps_fronts(old, new) for old, new in versions)
@@ -474,16 +550,47 @@ class Pipeline:
 
     def _replace(self, blocks: Blocks, families: Collection[Family]) -> Changes:
         """Move blocks into the generations.  Return the changes of some families."""
-        changes = {family: generation.replace_blocks(blocks[family]) for family, generation in self.generations.items()}
-        for each in blocks.values():
-            each.clear()
-        made = {
-            family: change_transaction(family, change)
-            for family, change in changes.items()
-            if change and family in families
-        }
+        made = {family: change_transaction(family, each) for family, each in self._move(blocks, families).items()}
         self.lap(Stage.DIFF)
         return made
+
+    def _replace_in_pieces(self, blocks: Blocks, families: Collection[Family]) -> Generator[Changes, None, Changes]:
+        """As `_replace`, but yield a large change in pieces.
+
+        Small changes of other Services may go between these, if they have no statement of the large change.
+        """
+        changes = self._move(blocks, families)
+        for each in blocks.values():
+            each.clear()
+        if any(len(each.removed) + len(each.added) > LARGE_PART for each in changes.values()):
+            self._unsent = [each.statements() for each in changes.values()]
+        try:
+            if self._unsent:
+                yield {}
+            made = {family: change_transaction(family, each) for family, each in changes.items()}
+            self.lap(Stage.DIFF)
+            if not self._unsent:
+                return made
+            for family, transaction in made.items():
+                for piece in pieces_of(transaction):
+                    yield {family: piece}
+            return {}
+        finally:
+            self._unsent = []
+
+    def _move(self, blocks: Blocks, families: Collection[Family]) -> dict[Family, GenerationChange]:
+        """Move blocks into the generations.  Return how these change, of some families."""
+        changes = {
+            family: generation.replace_blocks(blocks[family], keeps_unused=bool(self._unsent))
+            for family, generation in self.generations.items()
+        }
+        return {family: each for family, each in changes.items() if each and family in families}
+
+    def _meets_unsent(self, blocks: Blocks) -> bool:
+        """Whether blocks have a statement of a large change of which the kernel has only some pieces."""
+        return any(
+            each.has_some_of(block) for each in self._unsent for made in blocks.values() for block in made.values()
+        )
 
     def _services_of(self, invalid: Invalidation) -> list[ObjectKey]:
         """The Services to compile, in the order of their names."""

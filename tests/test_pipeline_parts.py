@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from functools import partial
 from unittest import mock
 
 import pytest
@@ -15,8 +17,9 @@ from nftproxy.model.addresses import Address
 from nftproxy.model.events import Event, HostAddresses, Listed, Put, Removed
 from nftproxy.model.objects import EndpointSlice, Service
 from nftproxy.pipeline import Pipeline
+from nftproxy.rules.pieces import pieces_of
 from nftproxy.rules.transaction import Transaction, join
-from tests.support.factories import Ledger, key, pipeline, service, slice_of
+from tests.support.factories import Ledger, key, pipeline, service, service_cidr, slice_of
 
 PORTS, PODS, LARGE = 8, 10, "evil/one"
 NAMES = [f"p{port}:{port}" for port in range(1, PORTS + 1)]
@@ -27,6 +30,14 @@ HOSTS = [f"10.2.0.{pod}" for pod in range(1, PODS + 1)]
 def small_parts() -> Iterator[None]:
     """Parts of a port, which has at least four elements."""
     with mock.patch("nftproxy.pipeline.PART", 4):
+        yield
+
+
+@contextmanager
+def small_pieces() -> Iterator[None]:
+    """Pieces of an element or two of changes that have no parts."""
+    pieces = partial(pieces_of, size=20)
+    with mock.patch("nftproxy.pipeline.LARGE_PART", 4), mock.patch("nftproxy.pipeline.pieces_of", pieces):
         yield
 
 
@@ -107,7 +118,11 @@ class Applied:
         ([Removed(Service, key(LARGE))], PORTS),
         ([Put(large(external="198.51.100.7"))], 1),
         ([Put(service("shop/web", source_ranges=["192.0.2.0/24"])), Put(large(external="198.51.100.7"))], 1),
-        ([Put(service("shop/new", cluster_ips=["10.96.0.12"])), offered(100)], 1),
+        ([Put(service("shop/new", cluster_ips=["10.96.0.12"])), offered(100)], PORTS + 1),
+        ([Removed(Service, key("shop/web")), offered(100)], PORTS + 1),
+        ([Removed(Service, key("shop/web")), Removed(Service, key(LARGE))], PORTS + 1),
+        ([Removed(Service, key("shop/web")), Put(large(external="198.51.100.7"))], 2),
+        ([Removed(Service, key(LARGE)), Put(service("shop/new", cluster_ips=["10.97.0.1"]))], 1),
         ([Put(slice_of("shop/web", ["10.1.0.9"])), offered(100)], PORTS + 1),
     ],
     ids=[
@@ -120,6 +135,10 @@ class Applied:
         "fronts",
         "others' ranges",
         "a new Service too",
+        "another is removed",
+        "two are removed",
+        "another is removed, and fronts",
+        "an heir of its address",
         "endpoints of two",
     ],
 )
@@ -167,18 +186,18 @@ def test_nothing_goes_between_the_parts_of_an_undivided_skeleton() -> None:
 
 
 def test_small_changes_go_beside_an_undivided_skeleton() -> None:
-    """A new Service beside the first of an extension is a single part, which never begins anew for small changes."""
-    events = [Put(service("shop/new", cluster_ips=["10.96.0.12"])), Put(large(failover="refused"))]
+    """A change that adds to the skeleton and takes from it is a single part, which never begins anew."""
+    before, after = (Put(service_cidr(cidr)) for cidr in ("10.96.0.0/16", "10.97.0.0/16"))
     paused: list[Pipeline] = []
-    Applied().change(*events, between=paused.append)
+    Applied(before).change(after, Put(large(failover="refused")), between=paused.append)
     beside: list[Transaction] = []
-    found = Applied()
+    found = Applied(before)
 
     def between(made: Pipeline) -> None:
         beside.append(made.ingest([Put(slice_of("shop/web", [f"10.1.0.{len(beside) % 2 + 8}"]))]))
         found.apply(beside[-1])
 
-    found.change(*events, between=between)
+    found.change(after, Put(large(failover="refused")), between=between)
     assert beside
     assert all(beside)
     assert len(beside) == len(paused)
@@ -213,6 +232,44 @@ def test_another_service_changes_between_the_ports() -> None:
         "delete element ip nftproxy tcp-endpoints { 10.96.0.10 . 80 . 0.0.0.0 : 10.1.0.4 . 8080 }\n"
         "add element ip nftproxy tcp-endpoints { 10.96.0.10 . 80 . 0.0.0.0 : 10.1.0.9 . 8080 }\n"
     )
+
+
+def test_another_service_changes_between_the_pieces_of_an_undivided_change() -> None:
+    """A change that comes after the first piece of a change of fronts is in the kernel before the second piece."""
+    fronts, moved = Put(large(external="198.51.100.7")), Put(slice_of("shop/web", ["10.1.0.9"]))
+    beside: list[Transaction] = []
+    found = Applied()
+
+    def between(made: Pipeline) -> None:
+        if found.parts and not beside:
+            beside.append(made.ingest([moved]))
+            found.apply(beside[0])
+
+    with small_pieces():
+        found.change(fronts, between=between)
+    found.assert_same(fronts, moved)
+    assert found.parts.index(beside[0]) == 1
+    assert len(found.parts) > PORTS * PODS
+    assert max(each.size().elements for each in found.parts) <= 3
+
+
+def test_a_change_with_a_statement_of_an_undivided_change_waits_for_its_last_piece() -> None:
+    """A Service that gets as many endpoints as the large change has draws them by a chain that may be missing."""
+    fronts, fewer = Put(large(external="198.51.100.7")), offered(0, HOSTS[:7])
+    moved = Put(slice_of("shop/web", HOSTS[:7]))
+    beside: list[Transaction] = []
+    found = Applied()
+
+    def between(made: Pipeline) -> None:
+        if found.parts and not beside:
+            beside.append(made.ingest([moved]))
+
+    with small_pieces():
+        found.change(fronts, fewer, between=between)
+    found.assert_same(fronts, fewer, moved)
+    assert beside == [Transaction()]
+    changed = [[each for each, part in enumerate(found.parts) if ip in part.text] for ip in ("10.97.0.1", "10.96.0.10")]
+    assert max(changed[0]) < min(changed[1])
 
 
 @pytest.mark.parametrize(
@@ -282,9 +339,16 @@ changes = st.lists(st.sampled_from([*SERVICES, *SLICES, *LISTINGS]), max_size=6)
 
 
 @quick(30)
-@given(st.lists(st.tuples(changes, st.lists(changes, max_size=3)), min_size=1, max_size=6))
-def test_any_changes_between_any_parts(history: list[tuple[list[Event], list[list[Event]]]]) -> None:
+@given(st.lists(st.tuples(changes, st.lists(changes, max_size=3)), min_size=1, max_size=6), st.booleans())
+def test_any_changes_between_any_parts(
+    history: list[tuple[list[Event], list[list[Event]]]], has_small_pieces: bool
+) -> None:
     """The kernel takes each part, and in the end has the rules of a pipeline without parts."""
+    with small_pieces() if has_small_pieces else nullcontext():
+        _change_in_parts(history)
+
+
+def _change_in_parts(history: list[tuple[list[Event], list[list[Event]]]]) -> None:
     found, anew = Applied(), pipeline()
     anew.ingest(served())
     for events, meanwhile in history:

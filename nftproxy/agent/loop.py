@@ -291,7 +291,7 @@ class SyncLoop:
         self._has_news = False
         began, service_of = self._processor_time(), self._pipeline.state.service_of
         waiting = self.inbox.waiting_endpoints(service_of)
-        chosen = self._turns.choose_beside(waiting, self._now(), self._coming(waiting))
+        chosen = self._turns.choose_beside(waiting, self._now(), self._expected_sizes(waiting))
         if chosen:
             events = self.inbox.pop_of(chosen, service_of)
             size = await self._rounds.apply(events)
@@ -319,9 +319,13 @@ class SyncLoop:
 
     def _coming(self, waiting: Collection[ObjectKey]) -> dict[ObjectKey, int]:
         """Return the elements that waiting Services may come to.  A single Service needs no turn."""
-        known, self._expected = self._expected, {}
         if len(waiting) <= 1:
+            self._expected = {}
             return {}
+        return self._expected_sizes(waiting)
+
+    def _expected_sizes(self, waiting: Collection[ObjectKey]) -> dict[ObjectKey, int]:
+        known, self._expected = self._expected, {}
         objects = self.inbox.objects_by_service()
         for key in waiting:
             changed = objects.get(key, [])

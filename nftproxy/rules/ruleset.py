@@ -27,7 +27,7 @@ from __future__ import annotations
 import itertools
 import operator
 from collections import Counter, defaultdict
-from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Set
 from typing import NamedTuple
 
 import msgspec
@@ -149,6 +149,23 @@ class Disagreement(ValueError):
     """Two blocks declare one set in different ways: a defect of the templates, or of their facts."""
 
 
+class Statements(NamedTuple):
+    """The identities of statements: of declarations, and of elements."""
+
+    declared: Set[tuple[NftKind, str]]
+    elements: Set[str]
+
+    def has_some_of(self, block: Block) -> bool:
+        """Whether a statement of a block is among these, perhaps with another value."""
+        declared = any((each.kind, each.name) in self.declared for each in block.declarations)
+        return declared or not self.elements.isdisjoint(map(_identity, block.lines))
+
+
+def _identity(line: Line) -> str:
+    """The container and the key of an element."""
+    return line.partition(" : ")[0]
+
+
 class GenerationChange:
     """The net difference that an update makes to a generation, as statements.
 
@@ -164,6 +181,11 @@ class GenerationChange:
 
     def __bool__(self) -> bool:
         return bool(self.declared or self.removed or self.added or self.discarded)
+
+    def statements(self) -> Statements:
+        """The identities of the statements."""
+        declared = {*self.declared, *((each.kind, each.name) for each in self.discarded)}
+        return Statements(declared, {_identity(line) for lines in (self.removed, self.added) for line in lines})
 
     def leave_out_base_chains(self) -> None:
         """Leave every chain with a hook out of the declarations."""
@@ -204,8 +226,10 @@ class Generation:
         self._unused: set[tuple[NftKind, str]] = set()
         self._base: set[tuple[NftKind, str]] = set()
 
-    def replace_blocks(self, blocks: Mapping[Owner, Block]) -> GenerationChange:
+    def replace_blocks(self, blocks: Mapping[Owner, Block], *, keeps_unused: bool = False) -> GenerationChange:
         """Replace the blocks of these owners.  An empty block removes the owner.
+
+        With `keeps_unused` declarations stay that no block uses, until another change.
 
         Everything is withdrawn before anything is contributed, so that a statement may pass from owner to owner.
 
@@ -225,6 +249,8 @@ class Generation:
         self.blocks.update(blocks)
         for owner in [owner for owner, block in blocks.items() if block == EMPTY]:
             del self.blocks[owner]
+        if keeps_unused:
+            return change
         discarded = set(self._unused) if len(self._unused) > MAX_UNUSED else self._base & self._unused
         change.discarded = [self.declarations.pop(identity) for identity in sorted(discarded, key=_order)]
         self._unused -= discarded

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import itertools
 import re
+from collections.abc import Callable
 
 import pytest
 
@@ -12,6 +14,7 @@ from nftproxy.agent.sync.turns import OWN_REST
 from nftproxy.model.codes import Code
 from nftproxy.model.events import Event, Put, Removed
 from nftproxy.model.objects import Service
+from nftproxy.rules.pieces import pieces_of
 from nftproxy.rules.transaction import Commit, Transaction
 from tests.agent.world import EVERYTHING, FakeKernel, Timed, World, source
 from tests.support.factories import IPV4, elements, service, slice_of
@@ -219,7 +222,21 @@ def shifted(name: str, number: int) -> Event:
     return Put(slice_of(name, PODS, ports=[f"p{port}:{port + number % 2}" for port in range(1, PORTS + 1)]))
 
 
-def most_elements_before(noisy: int, until: float = 25.0) -> int:
+def beside_a_deletion(name: str, number: int) -> list[Event]:
+    """The same, while a Service of another tenant comes or goes."""
+    other = service("names/one", cluster_ips=["10.98.1.1"])
+    return [shifted(name, number), Put(other) if number % 2 else Removed(Service, other.key)]
+
+
+def with_other_fronts(name: str, number: int) -> list[Event]:
+    """All rows of a Service go, and come at another address, which can't go port by port."""
+    address = f"198.51.100.{number % 2}"
+    return [Put(service(name, cluster_ips=["10.98.0.0"], ports=NAMES, external_ips=[address]))]
+
+
+def most_elements_before(
+    noisy: int, until: float = 25.0, change: Callable[[str, int], list[Event]] = lambda *args: [shifted(*args)]
+) -> int:
     """The most elements that the kernel gets between a quiet tenant's change and its commit.
 
     Each noisy tenant changes all 150 rows of a Service twice a second, which is large: 0.3 s.
@@ -231,7 +248,7 @@ def most_elements_before(noisy: int, until: float = 25.0) -> int:
     start = [*EVERYTHING]
     for number, name in enumerate(names):
         start += [Put(service(name, cluster_ips=[f"10.98.0.{number}"], ports=NAMES)), shifted(name, 0)]
-    noise = [(5 + step / 2, [shifted(name, step) for name in names]) for step in range(int(2 * until))]
+    noise = [(5 + step / 2, [each for name in names for each in change(name, step)]) for step in range(int(2 * until))]
     changes = victims(until)
     world.run(source((0, start), *noise), source((0, []), *changes), until=until + 60)
     world.assert_in_step()
@@ -249,3 +266,33 @@ def test_a_small_change_waits_for_a_part_of_a_large_change(
     monkeypatch.setattr("nftproxy.pipeline.PART", PART)
     found = [most_elements_before(noisy) for noisy in (1, 3, 10)]
     assert 0 < max(found) <= 3 * PART, found
+
+
+@pytest.mark.parametrize("change", [beside_a_deletion, with_other_fronts])
+def test_a_small_change_waits_for_a_part_of_any_large_change(
+    monkeypatch: pytest.MonkeyPatch, change: Callable[[str, int], list[Event]]
+) -> None:
+    """A deletion doesn't join a large change to a single part, and a change without parts goes in pieces."""
+    monkeypatch.setattr("nftproxy.pipeline.PART", PART)
+    monkeypatch.setattr("nftproxy.pipeline.LARGE_PART", PART)
+    monkeypatch.setattr("nftproxy.pipeline.pieces_of", functools.partial(pieces_of, size=PART * len(PODS[0])))
+    assert 0 < most_elements_before(1, change=change) <= 3 * PART
+
+
+def test_a_large_change_never_goes_beside_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The only change that waits is as large beside another change as if others waited, too."""
+    monkeypatch.setattr("nftproxy.pipeline.PART", PART)
+    monkeypatch.setattr("nftproxy.agent.sync.turns.ROUND", 2 * PART)
+    kernel = MeteredKernel()
+    world = World(kernel, min_sync_period=0.02)
+    world.processor_time = lambda: kernel.busy
+    start = [Put(service(f"{name}/one", cluster_ips=[f"10.98.0.{len(name)}"], ports=NAMES)) for name in ("evil", "new")]
+    events: list[Timed] = [(10.02, [shifted("new/one", 0)]), (10.1, [Put(slice_of("shop/web", ["10.3.0.1"]))])]
+    world.run(
+        source((0, [*EVERYTHING, *start, shifted("evil/one", 0)]), (10, [shifted("evil/one", 1)])),
+        source((0, []), *events),
+        until=30,
+    )
+    world.assert_in_step()
+    done = next(when for when, each in kernel.applied if "10.3.0.1" in each.text)
+    assert sum(each.size().elements for when, each in kernel.applied if 10.1 < when < done) <= 2 * PART

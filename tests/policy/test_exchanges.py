@@ -1,0 +1,41 @@
+"""Services that may exchange a front change together, all others in turn."""
+
+from __future__ import annotations
+
+import pytest
+
+from nftproxy.model.addresses import Address
+from nftproxy.model.objects import Service
+from nftproxy.policy.exchanges import exchanging
+from tests.support.factories import key, service
+
+NODE_ADDRESSES = [Address("192.168.0.2")]
+WEB = service("shop/web", cluster_ips=["10.96.0.10"], ports=["80:30080"], external_ips=["198.51.100.7"])
+
+
+@pytest.mark.parametrize(
+    ("other", "together"),
+    [
+        (service("shop/other", cluster_ips=["10.96.0.11"], ports=["80:30081"]), False),
+        (service("shop/other", cluster_ips=["10.96.0.10"], ports=["81:30081"]), True),
+        (service("shop/other", cluster_ips=["10.96.0.11"], external_ips=["198.51.100.7"]), True),
+        (service("shop/other", cluster_ips=["10.96.0.11"], load_balancer_ips=["198.51.100.7"]), True),
+        (service("shop/other", cluster_ips=["10.96.0.11"], ports=["81:30080"]), True),
+        (service("shop/other", cluster_ips=["10.96.0.11"], ports=["30080"], external_ips=["192.168.0.2"]), True),
+        (service("shop/other", cluster_ips=["10.96.0.11"], ports=["80"], external_ips=["192.168.0.2"]), False),
+    ],
+)
+def test_services_with_a_place_in_common_are_a_group(other: Service, together: bool) -> None:
+    """A place is an address, or a node port, which an external address of the node has too.  Either version counts."""
+    keys = [WEB.key, other.key]
+    for versions in ((None, WEB), (WEB, None)):
+        found = exchanging({WEB.key: versions, other.key: (None, other)}, NODE_ADDRESSES)
+        assert found == ([keys] if together else [[each] for each in keys])
+
+
+def test_a_service_between_two_others_joins_them() -> None:
+    """Services that have no place in common are a group if a third Service has a place of both."""
+    others = [service(f"shop/{name}", cluster_ips=[f"10.96.0.{name}"], external_ips=[]) for name in ("1", "2", "3")]
+    between = service("shop/between", cluster_ips=["10.96.0.9"], external_ips=["10.96.0.1", "10.96.0.3"])
+    changes = {each.key: (each, each) for each in (*others, between)}
+    assert exchanging(changes, []) == [[key("shop/1"), key("shop/3"), key("shop/between")], [key("shop/2")]]
