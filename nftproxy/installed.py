@@ -16,6 +16,7 @@ from nftproxy.extensions.least_connections.feature import LEAST_CONNECTIONS
 from nftproxy.extensions.localhost.feature import LOCALHOST
 from nftproxy.extensions.masquerade_address.feature import MASQUERADE_ADDRESS
 from nftproxy.model.annotations import joined
+from nftproxy.model.codes import AnyCode, Code
 from nftproxy.policy.extension import Extension
 from nftproxy.rules.renderer import TEMPLATE_NAMES
 
@@ -44,6 +45,9 @@ ALL_TEMPLATES = (*TEMPLATE_NAMES, *(name for each in INSTALLED for name in each.
 
 ADDED_STAGES = tuple(each.stage for each in INSTALLED if isinstance(each, ExplainedExtension) and each.stage)
 """The stages that extensions add to pictures of `explain`."""
+
+CODES: tuple[AnyCode, ...] = tuple(sorted((*Code, *(code for each in INSTALLED for code in each.codes))))
+"""All codes of warnings, by their numbers."""
 
 OPTIONS = joined(option for each in INSTALLED for option in each.options)
 """All annotations."""

@@ -32,7 +32,7 @@ from typing import Any
 
 import msgspec
 
-from nftproxy.model.codes import Code
+from nftproxy.model.codes import AnyCode, Code
 from nftproxy.model.errors import Problem
 from nftproxy.model.fairness import LineBudget
 from nftproxy.model.settings import LogFormat, Logging
@@ -48,7 +48,7 @@ client-go logs requests from 6 on, and their content from 8 on."""
 
 
 def warn(
-    code: Code,
+    code: AnyCode,
     text: str,
     /,
     *,
@@ -80,7 +80,7 @@ class CodeFilter(logging.Filter):
 
     def __init__(self) -> None:
         super().__init__()
-        self._counts = Counter[Code]()
+        self._counts = Counter[AnyCode]()
 
     def counts(self) -> dict[str, int]:
         """The number of warnings of each code since the process began, sorted by code."""

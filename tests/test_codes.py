@@ -19,6 +19,8 @@ from nftproxy.agent.reporting.metrics import COUNTERS, GAUGES
 from nftproxy.agent.reporting.occurrences import Occurrence
 from nftproxy.commands.articles import WIDTH, articles, explained, overview, page
 from nftproxy.commands.cli import commands
+from nftproxy.extensions.localhost.codes import LocalhostCode
+from nftproxy.installed import CODES
 from nftproxy.model.codes import Code
 from nftproxy.model.errors import NftproxyError, Problem
 from tests.support.command import nftproxy
@@ -116,26 +118,27 @@ def test_nothing_reported_goes_without_a_code() -> None:
 def test_every_code_is_used() -> None:
     """A code that nothing reports any more is taken out."""
     used = {
-        node.attr
+        f"{node.value.id}.{node.attr}"
         for path, tree in sources().items()
         for node in ast.walk(tree)
-        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "Code"
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name)
     }
-    assert {code.name for code in Code} - used == set()
+    assert {f"{type(code).__name__}.{code.name}" for code in CODES} - used == set()
 
 
 def test_a_number_has_one_meaning_for_good() -> None:
     """No two codes share a number, a known code keeps its number, and a removed code's number isn't used again."""
     known = dict(line.split() for line in NUMBERS.read_text().splitlines())
-    assert len(Code.__members__) == len(Code)
-    assert all(re.fullmatch(r"NFT[0-6][0-9]{2}", code) for code in Code)
-    assert {code.value: known.get(code.value) for code in Code} == {code.value: code.name for code in Code}
-    assert [code.value for code in Code] == sorted(code.value for code in Code)
+    assert len(set(CODES)) == len(CODES)
+    assert all(len(kind.__members__) == len(kind) for kind in {type(code) for code in CODES})
+    assert all(re.fullmatch(r"NFT[0-6][0-9]{2}", code) for code in CODES)
+    assert {code.value: known.get(code.value) for code in CODES} == {code.value: code.name for code in CODES}
+    assert [code.value for code in CODES] == sorted(code.value for code in CODES)
 
 
 def test_every_code_is_explained() -> None:
     """Every article is of a code, and every code has an article, in sentences and with a command to try."""
-    assert list(articles()) == list(Code)
+    assert list(articles()) == list(CODES)
     for code, article in articles().items():
         assert not code.summary.endswith("."), code
         for text in filter(None, (article.means, article.shows, article.do)):
@@ -149,7 +152,7 @@ def test_what_articles_name_exists() -> None:
     sources = "".join(path.read_text() for path in PACKAGE.rglob("*.py"))
     metrics = {row.header[0] for row in (*COUNTERS, *GAUGES)}
     for code, text in texts.items():
-        assert set(re.findall(r"NFT\d{3}", text)) <= set(Code), code
+        assert set(re.findall(r"NFT\d{3}", text)) <= set(CODES), code
         assert set(re.findall(r"\b(?:nftproxy|kubeproxy)_[a-z_]+", text)) <= metrics, code
         assert all(f'"{reason}"' in sources for reason in re.findall(r"\(`([A-Z]\w+)`\)", text)), code
         assert all((CHECKOUT / path).exists() for path in re.findall(r"\b(?:docs|examples)/[\w./]*\w", text)), code
@@ -169,18 +172,18 @@ def test_commands_that_check_exist(command: str) -> None:
 
 def test_articles_for_a_terminal_and_for_a_page() -> None:
     """A terminal gets the whole article, within its width except for commands, the page only summary and remedy."""
-    article = articles()[Code.LOCALHOST_FULL]
-    text = explained(Code.LOCALHOST_FULL)
+    article = articles()[LocalhostCode.LOCALHOST_FULL]
+    text = explained(LocalhostCode.LOCALHOST_FULL)
     assert text.startswith("NFT012: New connections at localhost are reset, as there are too many\n\nWhat it means: ")
     assert [line for line in text.splitlines() if len(line) > WIDTH and not line.startswith("  ")] == []
     for each in (article.means, article.shows, article.do, *article.check):
         assert " ".join(each.split()) in " ".join(text.split())
     on_page = " ".join(page().split())
-    assert f"**{Code.LOCALHOST_FULL.summary}.** {article.do}" in on_page
+    assert f"**{LocalhostCode.LOCALHOST_FULL.summary}.** {article.do}" in on_page
     assert article.means not in on_page
     assert "What it means" not in explained(Code.STARTING)
     assert overview().splitlines()[0] == "NFT001  nftproxy is starting"
-    assert len(overview().splitlines()) == len(Code)
+    assert len(overview().splitlines()) == len(CODES)
 
 
 @pytest.mark.parametrize(
@@ -214,4 +217,4 @@ def test_the_page_has_the_articles() -> None:
 def test_symptoms_and_articles_name_codes_that_exist() -> None:
     """Each code that a page names has an article."""
     texts = "".join(path.read_text() for path in [*(CHECKOUT / "docs").rglob("*.md"), CHECKOUT / "CONTRIBUTING.md"])
-    assert set(re.findall(r"NFT\d+", texts)) <= set(Code)
+    assert set(re.findall(r"NFT\d+", texts)) <= set(CODES)

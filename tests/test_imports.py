@@ -242,10 +242,10 @@ def test_no_module_leads_back_to_itself() -> None:
     graphlib.TopologicalSorter(imported).prepare()  # raises CycleError, which names the modules
 
 
-OF_EXTENSIONS = {"annotations", "feature", "fields", "rules", "words", "part"}
+OF_EXTENSIONS = {"annotations", "codes", "feature", "fields", "rules", "words", "part"}
 """The modules of an extension that have the same name in each: its annotations (model/annotations.py has their type),
-its value, its fields of the configuration (model/config_fields.py), its share of the rules, its words, and its part of
-the agent."""
+its codes (model/codes.py), its value, its fields of the configuration (model/config_fields.py), its share of the rules,
+its words, and its part of the agent."""
 
 
 def test_each_module_name_has_one_meaning() -> None:

@@ -1,4 +1,4 @@
-"""The articles about codes, for `nftproxy explain NFT012` and for docs/codes.md: both are made from articles.toml."""
+"""The articles about codes, for `nftproxy explain NFT012` and for docs/codes.md, both from files articles.toml."""
 
 from __future__ import annotations
 
@@ -12,9 +12,12 @@ from pathlib import Path
 import click
 import msgspec
 
-from nftproxy.model.codes import Code
+from nftproxy.installed import CODES, INSTALLED
+from nftproxy.model.codes import AnyCode
 
-ARTICLES = Path(__file__).with_name("articles.toml")
+_PACKAGE = Path(__file__).resolve().parents[1]
+_FOLDERS = (_PACKAGE / "commands", *(_PACKAGE / "extensions" / each.name for each in INSTALLED if each.codes))
+"""The folders with articles: the proxy's, and those of the extensions that have codes."""
 
 WIDTH = 100
 """Columns of a text for a terminal.  Long commands aren't wrapped."""
@@ -33,7 +36,7 @@ AREAS = {
 """The subjects of codes, by the hundreds of their numbers."""
 
 
-_BY_NUMBER = {code.value: code for code in Code}
+_BY_NUMBER = {code.value: code for code in CODES}
 
 
 class Article(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -53,12 +56,14 @@ class Article(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 @functools.cache
-def articles() -> Mapping[Code, Article]:
-    """Return the article of every code."""
-    return msgspec.convert(tomllib.loads(ARTICLES.read_text(encoding="utf-8")), dict[Code, Article])
+def articles() -> Mapping[AnyCode, Article]:
+    """Return the article of every code, in the order of numbers."""
+    texts = "\n".join((folder / "articles.toml").read_text(encoding="utf-8") for folder in _FOLDERS)
+    found = msgspec.convert(tomllib.loads(texts), dict[str, Article])
+    return {_BY_NUMBER[number]: found[number] for number in sorted(found)}
 
 
-def explained(code: Code) -> str:
+def explained(code: AnyCode) -> str:
     """Return the article of a code, for a terminal."""
     article = articles()[code]
     parts = {"What it means": article.means, "How it shows": article.shows, "What to do": article.do}
@@ -70,7 +75,7 @@ def explained(code: Code) -> str:
 
 def overview() -> str:
     """Return a line for each code."""
-    return "".join(f"{code}  {code.summary}\n" for code in Code)
+    return "".join(f"{code}  {code.summary}\n" for code in CODES)
 
 
 def page() -> str:
@@ -81,12 +86,12 @@ def page() -> str:
 def _page_parts() -> Iterator[str]:
     for digit, area in AREAS.items():
         yield f"## {area}\n"
-        for code in Code:
+        for code in CODES:
             if code[3] == digit:
                 yield from _page_article(code, articles()[code])
 
 
-def _page_article(code: Code, article: Article) -> Iterator[str]:
+def _page_article(code: AnyCode, article: Article) -> Iterator[str]:
     yield f"### {code}\n"
     yield _wrapped(f"**{code.summary}.**  {article.do}", PAGE_WIDTH) + "\n"
 

@@ -41,7 +41,7 @@ from nftproxy.doctor.observations import (
     Unseen,
 )
 from nftproxy.doctor.saved_iptables import SavedTables, read_saved
-from nftproxy.installed import checks
+from nftproxy.installed import CODES, checks
 from nftproxy.installed_fields import FIELDS
 from nftproxy.kernel import agent_lock, capabilities, sysctl
 from nftproxy.kernel.nfnetlink import nft_queries
@@ -49,7 +49,7 @@ from nftproxy.kernel.nfnetlink.foreign_chains import foreign_chains
 from nftproxy.kernel.others import iptables_tools, ipvs, nfacct, processes
 from nftproxy.kernel.others.other_proxies import other_proxies
 from nftproxy.model.addresses import TABLE, Address, Family
-from nftproxy.model.codes import Code
+from nftproxy.model.codes import AnyCode
 from nftproxy.model.errors import BadInput, Unavailable
 from nftproxy.model.route import Route
 from nftproxy.model.settings import AGENT_SOCKET, Config
@@ -139,7 +139,7 @@ def doctor_command(
     path = asked.agent_socket if agent_socket == AGENT_SOCKET else agent_socket
     inspection = NodeInspection(name, kube_proxy_metrics.rstrip("/"), AgentClient(path, timeout, only_here=True))
     observed = inspection.observations(given, kubeconfig or _kubeconfig_here(asked))
-    diagnosis = diagnose(observed, (functools.partial(schedulers, FIELDS), *checks()))
+    diagnosis = diagnose(observed, (functools.partial(schedulers, FIELDS), *checks()), CODES)
     if output in STRUCTURED:
         click.echo(structured(as_values(diagnosis, _advice), output))
     else:
@@ -355,7 +355,7 @@ class NodeInspection:
         return ApiAccess(server=cluster.way, host=host, **answers._asdict())
 
 
-def _advice(code: Code) -> tuple[str, str]:
+def _advice(code: AnyCode) -> tuple[str, str]:
     article = articles()[code]
     return article.means, article.do
 

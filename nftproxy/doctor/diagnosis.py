@@ -11,7 +11,7 @@ import msgspec
 from nftproxy.doctor import cluster_checks, kube_proxy_checks, node_checks, program_checks
 from nftproxy.doctor.findings import BRIEF, Diagnosis, Finding, MigrationStage, ordered, shown, stage_of, warning
 from nftproxy.doctor.observations import Observations, Unseen
-from nftproxy.model.codes import Code
+from nftproxy.model.codes import AnyCode, Code
 
 Check = Callable[[Observations], Iterable[Finding]]
 """Yields findings from the observations."""
@@ -24,7 +24,7 @@ CHECKS: tuple[Check, ...] = (
 )
 """The proxy's checks."""
 
-Advise = Callable[[Code], tuple[str, str]]
+Advise = Callable[[AnyCode], tuple[str, str]]
 """Returns the meaning of a code, and the remedy."""
 
 _WIDTH = 120
@@ -37,22 +37,28 @@ _STAGES = {
 }
 
 
-def diagnose(observed: Observations, added: Iterable[Check] = ()) -> Diagnosis:
-    """Return all findings, and the stage of the migration.  `added` are the extensions' checks."""
+def diagnose(observed: Observations, added: Iterable[Check] = (), codes: Iterable[AnyCode] = Code) -> Diagnosis:
+    """Return all findings, and the stage of the migration.
+
+    Args:
+        observed: the observations.
+        added: the extensions' checks.
+        codes: all codes, for the agent's warnings.
+    """
     seen = [finding for check in (*CHECKS, *added) for finding in check(observed)]
-    findings = ordered([*seen, *_of_agent(observed, {finding.code for finding in seen})])
+    findings = ordered([*seen, *_of_agent(observed, codes, {finding.code for finding in seen})])
     unseen = tuple(Unseen(*shown([each.what, each.why])) for each in observed.unseen)
     mode, api = shown([observed.mode, observed.api.server if observed.api else ""])
     return Diagnosis(observed.node, stage_of(observed), mode, api, tuple(findings), unseen)
 
 
-def _of_agent(observed: Observations, known: Collection[Code]) -> Iterator[Finding]:
+def _of_agent(observed: Observations, codes: Iterable[AnyCode], known: Collection[AnyCode]) -> Iterator[Finding]:
     """Yield the agent's warnings, by code, except for those that the checks have found by themselves."""
-    codes = {code.value: code for code in Code}
-    by_code: dict[Code, list[str]] = {}
+    by_number = {code.value: code for code in codes}
+    by_code: dict[AnyCode, list[str]] = {}
     for each in observed.agent_warnings:
         name, _, text = each.partition(": ")
-        if code := codes.get(name):
+        if code := by_number.get(name):
             by_code.setdefault(code, []).append(text)
     yield from (warning(code, *texts) for code, texts in by_code.items() if code not in known)
 

@@ -9,7 +9,7 @@ from enum import StrEnum
 import msgspec
 
 from nftproxy.doctor.observations import Observations, Unseen
-from nftproxy.model.codes import Code
+from nftproxy.model.codes import AnyCode, Code
 
 
 class Severity(StrEnum):
@@ -26,7 +26,7 @@ class Severity(StrEnum):
 class Finding(msgspec.Struct, frozen=True):
     """A finding with lines of evidence, which say where it was seen."""
 
-    code: Code
+    code: AnyCode
     severity: Severity
     evidence: tuple[str, ...]
 
@@ -69,7 +69,7 @@ MOST, LONGEST = 40, 400
 """Lines of evidence of a finding, and characters of each: evidence may be any program's text, of any length."""
 
 
-def found(severity: Severity, code: Code, *evidence: str) -> Finding:
+def found(severity: Severity, code: AnyCode, *evidence: str) -> Finding:
     """Make a finding, and make its evidence safe for a terminal."""
     return Finding(code, severity, shown(evidence))
 

@@ -1,28 +1,35 @@
-"""The codes of all warnings of nftproxy: in logs, in Events, and about its input.
+"""The codes of warnings: in logs, in Events, and about its input.
 
-A code serves searches, alerts and `nftproxy explain NFT012`, which prints its meaning and a remedy.  A number never
+A code serves searches, alerts and `nftproxy explain NFT403`, which prints its meaning and a remedy.  A number never
 changes its meaning, and the number of a retired code is not used again.  The hundreds name the subject: 0 this process
 and its node, 1 the configuration and the arguments of commands, 2 objects and files that can't be used, 3 claims of a
-Service that fail, 4 the kernel, 5 the API server, 6 the findings of `doctor`.  commands/articles.toml has an article
-for each code, new codes included.
+Service that fail, 4 the kernel, 5 the API server, 6 the findings of `doctor`.
+
+Here are the proxy's codes.  An extension has its own, which it lists in its `Extension`.  The numbers of all are one
+sequence (tests/model/codes.txt).  Each code has an article, in commands/articles.toml or in the extension's folder.
 """
 
 from __future__ import annotations
 
 from enum import StrEnum
+from typing import Self
 
 
-class Code(StrEnum):
+class AnyCode(StrEnum):
     """The code of a warning.  The value is its number, and `summary` describes it in a line."""
 
     summary: str
 
-    def __new__(cls, number: str, summary: str) -> Code:
+    def __new__(cls, number: str, summary: str) -> Self:
         """Make a member that is its number."""
         code = str.__new__(cls, number)
         code._value_ = number
         code.summary = summary
         return code
+
+
+class Code(AnyCode):
+    """The proxy's codes."""
 
     STARTING = "NFT001", "nftproxy is starting"
     STOPPED_EARLY = "NFT002", "nftproxy was stopped before all rules were loaded"
@@ -33,9 +40,6 @@ class Code(StrEnum):
     PROXY_SEARCH_FAILED = "NFT008", "nftproxy can't find out whether other proxies work on this node"
     OWN_PORT_TAKEN = "NFT009", "A port on which nftproxy answers for health or metrics can't be opened"
     HEALTH_CHECK_PORT_TAKEN = "NFT010", "A Service's health-check node port can't be opened"
-    LOCALHOST_PORT_TAKEN = "NFT011", "A node port can't be served at localhost"
-    LOCALHOST_FULL = "NFT012", "New connections at localhost are reset, as there are too many"
-    LOCALHOST_ACCEPT_FAILED = "NFT013", "Connections at localhost can't be accepted"
     DEFECT = "NFT014", "An unexpected error: a defect in nftproxy or a library"
     LIBRARY_WARNING = "NFT015", "A library that nftproxy uses has logged a warning"
     STARTUP_TAINT_STAYS = "NFT016", "The startup taint can't be removed from the Node"
@@ -63,7 +67,6 @@ class Code(StrEnum):
     QUESTION_UNREADABLE = "NFT111", "The question to `explain` can't be parsed"
     MANIFESTS_INCOMPLETE = "NFT112", "Something that the manifests need isn't known, or can't be used"
     TRIAL_IMPOSSIBLE = "NFT113", "The arguments of `conformance` can't be used"
-    MASQUERADE_ADDRESS_ABSENT = "NFT114", "The node lacks the address that masquerading is configured with"
     SELECTION_UNREADABLE = "NFT121", "The selector or limit of `list` can't be used"
 
     FILE_UNREADABLE = "NFT201", "A manifest, or a document in it, can't be read"
@@ -88,12 +91,9 @@ class Code(StrEnum):
     CONFLICT_SHARED_CLUSTER_IP = "NFT306", "A Service has source ranges, and another Service has the same ClusterIP"
     LIMIT_EXCEEDED = "NFT307", "A Service exceeds a limit, and is quarantined"
     TOPOLOGY_UNUSED = "NFT308", "A Service asks for near endpoints, and uses all of them"
-    LOCALHOST_TCP_ONLY = "NFT309", "A node port of UDP or SCTP isn't served at localhost"
     AFFINITY_BY_HASH = "NFT310", "Session affinity for IPv6 goes by a hash of the client's address"
-    ENDPOINT_SILENT = "NFT311", "An endpoint doesn't answer this node, and its Service leaves such endpoints out"
     CONFLICT_API_SERVER = "NFT312", "A Service claims the address at which this node reaches the API server"
     BUDGET_EXCEEDED = "NFT313", "A namespace asks for more than its share of the budget, and a Service is quarantined"
-    LEAST_CONNECTIONS_OVERSIZED = "NFT314", "A Service has too many endpoints or addresses for least connections"
 
     FEATURE_MISSING = "NFT401", "The kernel or nft lacks something that the rules need"
     FAMILY_MISSING = "NFT402", "The kernel's nftables doesn't know IPv4 or IPv6"
@@ -110,16 +110,9 @@ class Code(StrEnum):
     RULES_REFUSED = "NFT413", "The kernel refuses the rules that a command has sent"
     NOT_POSSIBLE = "NFT414", "This machine can't do what a command needs"
     SLOW_TRANSACTION = "NFT415", "The kernel took long for a transaction"
-    COUNTS_UNREADABLE = "NFT416", "The kernel's counts for Services can't be read"
     PROXY_ON_TRIAL_FAILED = "NFT417", "The proxy that `conformance` tries ends, or doesn't serve the cluster"
-    SILENCE_UNREADABLE = "NFT418", "Connections without an answer can't be read from the kernel"
-    SILENCE_CROWDED = "NFT419", "More connections of a namespace have no answer than are noted"
 
     CHANGES_POSTPONED = "NFT420", "Changes of a Service cost much, and wait for their turn"
-
-    FAST_PATH_INCOMPLETE = "NFT421", "The fast path of established connections isn't there, or lacks interfaces"
-
-    LOADS_UNREADABLE = "NFT422", "Connections of endpoints can't be counted"
 
     INTERFACES_UNREADABLE = "NFT423", "This machine's interfaces and their addresses can't be read"
 
@@ -160,7 +153,6 @@ class Code(StrEnum):
     LOCAL_SOURCES_UNKNOWN = "NFT637", "Nothing says which sources are the cluster's own pods"
     API_OLD = "NFT638", "The API server's Kubernetes version is older than nftproxy supports"
     OTHERS_COME_FIRST = "NFT639", "Other programs' chains can take packets before they reach Services"
-    FAST_PATH_PASSES_BY = "NFT640", "Packets on the fast path pass other programs' chains by"
     TIMEOUTS_SHORT = "NFT641", "Connection tracking forgets idle connections within seconds"
     HAIRPIN_OFF = "NFT642", "A pod can't reach itself through a Service, as its bridge port has no hairpin mode"
     MTU_SMALL = "NFT643", "A tunnel takes smaller packets than the pods send"

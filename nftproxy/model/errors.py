@@ -12,13 +12,13 @@ from __future__ import annotations
 
 import msgspec
 
-from nftproxy.model.codes import Code
+from nftproxy.model.codes import AnyCode, Code
 
 
 class NftproxyError(Exception):
     """Base of every error that nftproxy raises on purpose.  A command that it ends shows `code` with it."""
 
-    code = Code.NOT_POSSIBLE
+    code: AnyCode = Code.NOT_POSSIBLE
 
 
 class Problem(msgspec.Struct, frozen=True, order=True):

@@ -19,6 +19,7 @@ from typing import Protocol as Interface
 
 from nftproxy.model.addresses import Address, Family, Protocol
 from nftproxy.model.annotations import PLAIN, Option, Options, joined
+from nftproxy.model.codes import AnyCode
 from nftproxy.model.events import Observation
 from nftproxy.model.objects import ObjectKey, Place, Service, ServicePort, TrafficPolicy
 from nftproxy.model.settings import Capabilities, Config
@@ -140,6 +141,7 @@ class Extension:
     Attributes:
         name: the name of its folder.
         templates: the names of its templates.
+        codes: the codes of its warnings.  articles.toml in its folder has their articles.
         options: the annotations that it declares.  Extensions share an annotation if each declares its own words.
         defaults: the values that the configuration gives to Services without these annotations.
         uses: the parts of the feature that a Service's annotations ask for, empty if they ask for none.
@@ -164,6 +166,7 @@ class Extension:
 
     name: str
     templates: tuple[str, ...] = ()
+    codes: tuple[AnyCode, ...] = ()
     options: tuple[Option[Any], ...] = ()
     defaults: Callable[[Config], Options] = lambda _: PLAIN
     uses: Callable[[Service], Collection[Hashable]] = _no_uses

@@ -24,13 +24,13 @@ from nftproxy_conformance.apiserver.faults import Fault, Respond
 from nftproxy.agent.socket.answers import AgentState, NodeInputs
 from nftproxy.commands.agent_client import AgentClient, NoAnswer, NoAnswerInTime
 from nftproxy.doctor import diagnosis as diagnosis_module
+from nftproxy.installed import CODES
 from nftproxy.kernel import capabilities, sysctl
 from nftproxy.kernel.agent_lock import AgentLock
 from nftproxy.kernel.capabilities import Feature, missing_features
 from nftproxy.kernel.libnftables import Kernel
 from nftproxy.kernel.others import ipvs
 from nftproxy.model.addresses import Family
-from nftproxy.model.codes import Code
 from nftproxy.netlink.codec import FAMILY_NUMBER
 from tests.commands.test_kube_proxy_cleanup import FakeIPVS
 from tests.conftest import Run
@@ -1010,7 +1010,8 @@ def test_each_code_is_provoked() -> None:
     package = Path(diagnosis_module.__file__).parents[1]
     checks = (*package.glob("doctor/*_checks.py"), *package.glob("extensions/*/checks.py"))
     sources = "".join(path.read_text() for path in checks)
-    codes = {Code[name] for name in re.findall(r"\bCode\.(\w+)", sources)}
+    by_name = {f"{type(code).__name__}.{code.name}": code for code in CODES}
+    codes = {by_name[name] for name in re.findall(r"\b\w*Code\.[A-Z]\w+", sources)}
     assert len(codes) == 42
     source = Path(__file__).read_text()
     assert {code for code in codes if code not in source} == set()

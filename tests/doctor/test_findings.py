@@ -14,12 +14,12 @@ from nftproxy.doctor.kube_proxy_checks import schedulers
 from nftproxy.doctor.kube_proxy_readers import INVALID_DROPPED, LOCALHOST_ACCEPTED, read_metrics
 from nftproxy.doctor.observations import ConntrackUsage, KubeProxyConfigFacts, Observations, Unseen, mode_of_traces
 from nftproxy.installed_fields import FIELDS
-from nftproxy.model.codes import Code
+from nftproxy.model.codes import AnyCode, Code
 
 TRACES = ["the table ip kube-proxy (nftables mode)"]
 
 
-def advise(_: Code) -> tuple[str, str]:
+def advise(_: AnyCode) -> tuple[str, str]:
     """The meaning and remedy of every code here."""
     return "It means this. " * 20, "Do that."
 

@@ -21,7 +21,7 @@ from typing import NamedTuple
 import msgspec
 
 from nftproxy.agent.reporting.occurrences import Occurrence
-from nftproxy.model.codes import Code
+from nftproxy.model.codes import AnyCode
 from nftproxy.model.fairness import TokenBucket
 from nftproxy.model.objects import ObjectKey
 
@@ -45,7 +45,7 @@ class _Key(NamedTuple):
     subject: ObjectKey
     reason: str
     action: str
-    code: Code
+    code: AnyCode
 
 
 class EventSeries(msgspec.Struct):

@@ -15,7 +15,7 @@ from nftproxy.kernel.others.other_proxies import PROXIES, Traces
 from nftproxy.kernel.threads import BusyCall
 from nftproxy.logs import inform, warn
 from nftproxy.model.addresses import FAMILY_NAMES, Address, Family
-from nftproxy.model.codes import Code
+from nftproxy.model.codes import AnyCode, Code
 from nftproxy.model.errors import Problem
 from nftproxy.model.objects import ObjectKey
 from nftproxy.model.texts import first_of
@@ -28,7 +28,7 @@ from nftproxy.policy.limits import Exceeded
 log = logging.getLogger(__name__)
 
 S = TypeVar("S", bound=Hashable)
-ReportOngoing = Callable[[Code, Mapping[str, str], str], None]
+ReportOngoing = Callable[[AnyCode, Mapping[str, str], str], None]
 """`FaultReporter.report_ongoing`."""
 
 MOST_REPORTED = 100
@@ -52,7 +52,7 @@ class FaultReporter:
         self._health = reporter.health
         self._excessive: set[ObjectKey] = set()
         self._holders = _Holders()
-        self._ongoing: dict[Code, frozenset[Hashable]] = {}
+        self._ongoing: dict[AnyCode, frozenset[Hashable]] = {}
         self._excess_changes = 0
 
     def report_services(self) -> None:
@@ -138,7 +138,7 @@ class FaultReporter:
         warning = f"the agent follows changes late: {fault}"
         self.report_ongoing(Code.CPU_LIMITED, {"": warning} if fault else {}, "the CPU limit suffices again")
 
-    def report_ongoing(self, code: Code, warnings: Mapping[S, str], recovery: str) -> None:
+    def report_ongoing(self, code: AnyCode, warnings: Mapping[S, str], recovery: str) -> None:
         """Replace the warnings of a code, by their subjects.  Log each subject that is new, and the end of all."""
         before = self._ongoing.pop(code, frozenset())
         if warnings:
@@ -261,7 +261,7 @@ def _by_namespace(
     services: Collection[ObjectKey], excessive: Mapping[ObjectKey, Exceeded | Shortage]
 ) -> Iterable[list[ObjectKey]]:
     """Group Services by namespace and code, in the order of their names."""
-    found: dict[tuple[str, Code | None], list[ObjectKey]] = {}
+    found: dict[tuple[str, AnyCode | None], list[ObjectKey]] = {}
     for key in sorted(services):
         found.setdefault((key.namespace, excessive[key].code if key in excessive else None), []).append(key)
     return found.values()

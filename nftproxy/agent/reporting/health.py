@@ -25,7 +25,7 @@ from typing import NamedTuple
 import msgspec
 
 from nftproxy.model.addresses import FAMILY_NAMES, Family
-from nftproxy.model.codes import Code
+from nftproxy.model.codes import AnyCode
 from nftproxy.model.objects import Node
 from nftproxy.policy.health_checks import JSON, Answer
 
@@ -133,7 +133,7 @@ class Health:
         self.families = {family: _Progress() for family in families}
         self._other_agent = ""
         self._sources: tuple[str, ...] = ("all sources",)
-        self._warnings: dict[Code, tuple[str, ...]] = {}
+        self._warnings: dict[AnyCode, tuple[str, ...]] = {}
 
     def waits_for(self, sources: Iterable[str], at: Moment) -> None:
         """Note the sources whose first listing is missing.  Until all have come no change counts as late."""
@@ -146,7 +146,7 @@ class Health:
         """Note the other agent that must end before this agent starts to work, "" once it has ended."""
         self._other_agent = agent
 
-    def set_warnings(self, code: Code, warnings: Iterable[str]) -> None:
+    def set_warnings(self, code: AnyCode, warnings: Iterable[str]) -> None:
         """Replace the warnings of a code.  Health shows warnings to operators, but they don't make it bad."""
         self._warnings[code] = tuple(f"{code}: {warning}" for warning in warnings)
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple, Protocol
 
 from nftproxy.model.addresses import FAMILY_NAMES, Family
-from nftproxy.model.codes import Code
+from nftproxy.model.codes import AnyCode, Code
 from nftproxy.model.errors import Problem
 from nftproxy.model.objects import ObjectKey
 from nftproxy.policy.budget import Shortage
@@ -24,7 +24,7 @@ class Occurrence(NamedTuple):
     reason: str
     action: str
     note: str
-    code: Code
+    code: AnyCode
     is_warning: bool = True
     lasts: bool = False
 

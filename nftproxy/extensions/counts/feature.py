@@ -6,6 +6,7 @@ from collections.abc import Collection
 
 import msgspec
 
+from nftproxy.extensions.counts.codes import CountsCode
 from nftproxy.extensions.counts.counted_fronts import CONNECTIONS, CountedFronts
 from nftproxy.extensions.counts.fields import SERVICE_COUNTS
 from nftproxy.model.addresses import Family
@@ -65,6 +66,7 @@ def _added(port: CompiledPort) -> Addition | None:
 
 COUNTS = Extension(
     name="counts",
+    codes=tuple(CountsCode),
     templates=(TABLE, PORT),
     uses=_uses,
     is_everywhere=_is_counting,

@@ -10,6 +10,7 @@ from nftproxy.explanation.ownership import Served
 from nftproxy.explanation.question import ToAddress
 from nftproxy.extensions.failover.annotations import FAILOVER as OPTION
 from nftproxy.extensions.failover.annotations import Failover
+from nftproxy.extensions.failover.codes import FailoverCode
 from nftproxy.extensions.failover.fields import DEFAULT_FAILOVER
 from nftproxy.extensions.failover.gone_addresses import GoneAddresses
 from nftproxy.extensions.failover.rules import PORT, TABLE, FailoverTable, elements, ports, table, uses
@@ -42,6 +43,7 @@ def _defaults(config: Config) -> Options:
 
 FAILOVER = ExplainedExtension(
     name="failover",
+    codes=tuple(FailoverCode),
     templates=(TABLE, PORT),
     options=(OPTION,),
     uses=uses,

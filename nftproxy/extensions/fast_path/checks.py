@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 from nftproxy.doctor.findings import Finding, note
 from nftproxy.doctor.observations import Observations
+from nftproxy.extensions.fast_path.codes import FastPathCode
 from nftproxy.extensions.fast_path.rules import FAST_PATH_TABLE
 from nftproxy.model.addresses import TABLE
-from nftproxy.model.codes import Code
 
 
 def passed_by(observed: Observations) -> Iterator[Finding]:
@@ -24,4 +24,4 @@ def passed_by(observed: Observations) -> Iterator[Finding]:
     ]
     flowtables = [f"the flowtable {each}" for each in observed.flowtables if each.rpartition(" ")[0] != ours]
     if chains or flowtables:
-        yield note(Code.FAST_PATH_PASSES_BY, *chains, *flowtables)
+        yield note(FastPathCode.FAST_PATH_PASSES_BY, *chains, *flowtables)

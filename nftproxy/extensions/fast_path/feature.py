@@ -6,10 +6,10 @@ from collections.abc import Iterator, Sequence
 
 from nftproxy.explanation.explained_extension import ExplainedExtension
 from nftproxy.explanation.question import ToAddress
+from nftproxy.extensions.fast_path.codes import FastPathCode
 from nftproxy.extensions.fast_path.fields import INTERFACES
 from nftproxy.extensions.fast_path.rules import FAST_PATH_TABLE, TEMPLATE, whole_table
 from nftproxy.model.addresses import Protocol
-from nftproxy.model.codes import Code
 from nftproxy.model.objects import Service
 from nftproxy.pipeline import Pipeline
 
@@ -20,7 +20,7 @@ def _remarks_on_question(pipeline: Pipeline, spots: Sequence[ToAddress]) -> Iter
     if not (config[INTERFACES] and any(spot.protocol is not Protocol.SCTP for spot in spots)):
         return
     if "fast_path" in pipeline.unavailable:
-        code = Code.FAST_PATH_INCOMPLETE
+        code = FastPathCode.FAST_PATH_INCOMPLETE
         yield f"{code}: there is no fast path at present, so all packets of a connection pass all chains"
     else:
         yield (
@@ -39,6 +39,7 @@ def _listed(pipeline: Pipeline, service: Service) -> Iterator[str]:
 
 FAST_PATH = ExplainedExtension(
     name="fast_path",
+    codes=tuple(FastPathCode),
     templates=(TEMPLATE,),
     own_table=FAST_PATH_TABLE,
     whole_table=whole_table,

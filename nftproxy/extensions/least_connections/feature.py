@@ -9,6 +9,7 @@ from nftproxy.explanation.question import ToAddress
 from nftproxy.extensions.least_connections.annotations import BALANCING, WORD, is_asked_for
 from nftproxy.extensions.least_connections.balanced_lists import BalancedLists
 from nftproxy.extensions.least_connections.balanced_rows import NO_FACTORS, balanced, is_balanced, most_balanced
+from nftproxy.extensions.least_connections.codes import LeastConnectionsCode
 from nftproxy.extensions.least_connections.factors import ListKey, LoadFactors
 from nftproxy.extensions.least_connections.fields import DEFAULT_BALANCING
 from nftproxy.extensions.least_connections.known_factors import concerned, factors_of
@@ -66,6 +67,7 @@ def _how_chosen(pipeline: Pipeline, spot: ToAddress, service: Service, endpoints
 
 LEAST_CONNECTIONS = ExplainedExtension(
     name="least_connections",
+    codes=tuple(LeastConnectionsCode),
     options=(BALANCING,),
     defaults=_defaults,
     uses=_uses,

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from nftproxy.explanation.explained_extension import ExplainedExtension
+from nftproxy.extensions.localhost.codes import LocalhostCode
 from nftproxy.extensions.localhost.forwardings import LocalhostPorts
 from nftproxy.extensions.localhost.words import forwarded, noted
 
 LOCALHOST = ExplainedExtension(
     name="localhost",
+    codes=tuple(LocalhostCode),
     is_everywhere=lambda config: bool(config.node_port_addresses.localhost),
     view=lambda settings, _: LocalhostPorts(settings.config),
     forwarded=forwarded,

@@ -9,9 +9,9 @@ from nftproxy.explanation.answer import Case, Fate, List
 from nftproxy.explanation.cases import shares
 from nftproxy.explanation.explained_extension import Forwarded
 from nftproxy.explanation.question import SourceKind, ToAddress
+from nftproxy.extensions.localhost.codes import LocalhostCode
 from nftproxy.extensions.localhost.forwardings import LocalhostPorts
 from nftproxy.model.addresses import Protocol
-from nftproxy.model.codes import Code
 from nftproxy.model.objects import Place, TrafficPolicy
 from nftproxy.model.pods import Pods
 from nftproxy.pipeline import Pipeline
@@ -54,4 +54,4 @@ def noted(pipeline: Pipeline) -> Iterator[str]:
         yield f"localhost: the agent forwards {port}, of {each.service}, TCP only, to {places}"
     for service, port, protocol in ports.unserved(pipeline.state):
         what = f"{protocol.value} port {port} of {service}"
-        yield f"localhost: {Code.LOCALHOST_TCP_ONLY}: nothing serves {what}: only TCP is forwarded"
+        yield f"localhost: {LocalhostCode.LOCALHOST_TCP_ONLY}: nothing serves {what}: only TCP is forwarded"

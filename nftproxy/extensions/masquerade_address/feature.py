@@ -6,10 +6,10 @@ from collections.abc import Iterator, Sequence
 
 from nftproxy.explanation.explained_extension import ExplainedExtension
 from nftproxy.explanation.question import ToAddress
+from nftproxy.extensions.masquerade_address.codes import MasqueradeAddressCode
 from nftproxy.extensions.masquerade_address.rules import TABLE, table
 from nftproxy.extensions.masquerade_address.sources import InterfaceAddresses, node_source, words
 from nftproxy.model.addresses import FAMILY_NAMES, family_of
-from nftproxy.model.codes import Code
 from nftproxy.pipeline import Pipeline
 
 
@@ -18,13 +18,14 @@ def _remarks_on_question(pipeline: Pipeline, spots: Sequence[ToAddress]) -> Iter
     for family in dict.fromkeys(family_of(spot.address) for spot in spots):
         source = node_source(pipeline.state, pipeline.settings.config, family)
         if source.fault:
-            yield f"{Code.MASQUERADE_ADDRESS_ABSENT}: {words(family, source.fault)}"
+            yield f"{MasqueradeAddressCode.MASQUERADE_ADDRESS_ABSENT}: {words(family, source.fault)}"
         elif source.addresses:
             yield f"masqueraded {FAMILY_NAMES[family]} connections come from {source.addresses}"
 
 
 MASQUERADE_ADDRESS = ExplainedExtension(
     name="masquerade_address",
+    codes=tuple(MasqueradeAddressCode),
     templates=(TABLE,),
     table=table,
     of_table=(InterfaceAddresses,),

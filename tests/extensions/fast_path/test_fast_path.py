@@ -22,6 +22,7 @@ from nftproxy.extensions.fast_path.agent.fast_path import keep_fast_path
 from nftproxy.extensions.fast_path.agent.flowtable import fast_path_interfaces, follow_interfaces
 from nftproxy.extensions.fast_path.agent.part import FastPathPart
 from nftproxy.extensions.fast_path.checks import passed_by
+from nftproxy.extensions.fast_path.codes import FastPathCode
 from nftproxy.extensions.fast_path.feature import FAST_PATH
 from nftproxy.extensions.fast_path.fields import FastPath, FastPathScope
 from nftproxy.kernel.child_process import in_scratch_namespace
@@ -29,7 +30,6 @@ from nftproxy.kernel.nfnetlink.nft_queries import flowtables
 from nftproxy.kernel.threads import AsyncKernel
 from nftproxy.model.addresses import Address, Protocol
 from nftproxy.model.base_chains import BaseChain
-from nftproxy.model.codes import Code
 from nftproxy.model.errors import Unavailable
 from tests.support.factories import pipeline, service, slice_of
 
@@ -183,7 +183,7 @@ def test_the_fast_path_passes_other_chains_by() -> None:
     )
     with_it = msgspec.structs.replace(facts, nft_tables=("inet nftproxy-fast-path",))
     (finding,) = passed_by(with_it)
-    assert finding.code is Code.FAST_PATH_PASSES_BY
+    assert finding.code is FastPathCode.FAST_PATH_PASSES_BY
     assert finding.evidence == (
         "the chain c in the table inet policy (forward)",
         "the chain at0 in the table netdev early (ingress)",

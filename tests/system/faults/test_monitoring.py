@@ -27,7 +27,7 @@ from nftproxy_conformance.lab import Origin, endpoint
 
 from nftproxy.agent.reporting.metrics import COUNTERS, GAUGES, HISTOGRAMS
 from nftproxy.extensions.counts.agent import service_counts
-from nftproxy.model.codes import Code
+from nftproxy.installed import CODES
 from tests.support.command import nftproxy
 from tests.support.prometheus import MONITORING, Prometheus, Rule, hastened, program, rules
 from tests.system.faults.bench import PERMISSIONS, Bench, endpoints, pod, service, vip
@@ -303,7 +303,7 @@ def test_the_rules_name_what_there_is() -> None:
     assert named - ours == set()
     codes = set(re.findall(r"\bNFT\d+", RULES))
     assert "NFT624" in codes
-    assert codes <= {code.value for code in Code}
+    assert codes <= set(CODES)
 
 
 def test_each_alert_has_a_command() -> None:

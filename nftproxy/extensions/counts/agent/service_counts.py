@@ -24,11 +24,11 @@ from typing import NamedTuple, TypeVar
 import msgspec
 
 from nftproxy.extensions.counts.agent.count_reader import CountedSet, CountReader, FamilyCounts, claim_of
+from nftproxy.extensions.counts.codes import CountsCode
 from nftproxy.extensions.counts.counted_fronts import CountedFronts, ServiceFront
 from nftproxy.kernel.threads import NotedThreads
 from nftproxy.logs import warn
 from nftproxy.model.addresses import Family
-from nftproxy.model.codes import Code
 from nftproxy.model.errors import Unavailable
 from nftproxy.model.unserved_reasons import UnservedReason
 from nftproxy.policy.claims import Claim
@@ -233,7 +233,7 @@ class ServiceCounts:
             await asyncio.get_running_loop().run_in_executor(self._thread, work)
         except Unavailable as error:
             text = "%(error)s; keeping the last values"
-            warn(Code.COUNTS_UNREADABLE, text, error=error)
+            warn(CountsCode.COUNTS_UNREADABLE, text, error=error)
 
     def _done(self, reading: asyncio.Future[None]) -> None:
         self._reading = None

@@ -30,12 +30,12 @@ from nftproxy.agent.reporting.occurrences import Occurrence
 from nftproxy.agent.tcp import socket_family
 from nftproxy.extensions.failover.agent.unanswered import STUCK, Retransmission, UnansweredConnection, UnansweredReader
 from nftproxy.extensions.failover.annotations import Failover
+from nftproxy.extensions.failover.codes import FailoverCode
 from nftproxy.extensions.failover.silence import ProbeAnswer, Silence
 from nftproxy.extensions.failover.silent_places import SilentPlaces
 from nftproxy.extensions.failover.watched import silent_places, watched, watched_places
 from nftproxy.logs import inform, warn
 from nftproxy.model.addresses import Family, family_of
-from nftproxy.model.codes import Code
 from nftproxy.model.errors import Unavailable
 from nftproxy.model.events import Event, Put
 from nftproxy.model.objects import ObjectKey, Place
@@ -71,7 +71,7 @@ class SilenceChange(NamedTuple):
         fails = "refuses" if self.refuses else "doesn't answer"
         note = f"endpoint {self.place} {fails} node {node}, which sends new connections to other endpoints"
         for service in self.services if self.is_silent else ():
-            yield Occurrence(service, "EndpointSilent", "LeaveOut", note, Code.ENDPOINT_SILENT)
+            yield Occurrence(service, "EndpointSilent", "LeaveOut", note, FailoverCode.ENDPOINT_SILENT)
 
 
 Connect = Callable[[Place, float], Awaitable[ProbeAnswer]]
@@ -223,7 +223,7 @@ class SilenceWatch:
                 "more connections of %(namespaces)s have no answer than are noted: endpoints there that don't answer "
                 "may be left out late"
             )
-            warn(Code.SILENCE_CROWDED, text, namespaces=self._names(crowded))
+            warn(FailoverCode.SILENCE_CROWDED, text, namespaces=self._names(crowded))
 
     def _names(self, crowded: Mapping[Family, Collection[str]]) -> str:
         """The names of the namespaces with these numbers, only the first few."""
@@ -287,7 +287,7 @@ class SilenceWatch:
                     "go to other endpoints, and it is retried until it answers"
                 )
                 fails = "refuses" if change.refuses else "doesn't answer"
-                warn(Code.ENDPOINT_SILENT, text, of=of, place=place, services=services, fails=fails)
+                warn(FailoverCode.ENDPOINT_SILENT, text, of=of, place=place, services=services, fails=fails)
             else:
                 text = "endpoint %(place)s of Service %(services)s answers again, and gets connections again"
                 inform(text, of=of, place=place, services=services)
@@ -295,4 +295,6 @@ class SilenceWatch:
 
     def _report_look(self, error: Unavailable | None) -> None:
         warnings = {"": f"{error}; the list of silent endpoints stays as it is"} if error else {}
-        self._report_ongoing(Code.SILENCE_UNREADABLE, warnings, "connections without an answer can be read again")
+        self._report_ongoing(
+            FailoverCode.SILENCE_UNREADABLE, warnings, "connections without an answer can be read again"
+        )

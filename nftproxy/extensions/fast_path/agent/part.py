@@ -8,8 +8,8 @@ from functools import partial
 from nftproxy.agent.agent_part import AgentContext, AgentPart
 from nftproxy.extensions.fast_path.agent.fast_path import keep_fast_path
 from nftproxy.extensions.fast_path.agent.flowtable import fast_path_interfaces
+from nftproxy.extensions.fast_path.codes import FastPathCode
 from nftproxy.kernel.conntrack.connection_counts import offloaded_connections
-from nftproxy.model.codes import Code
 from nftproxy.model.errors import Unavailable
 
 
@@ -43,4 +43,4 @@ class FastPathPart(AgentPart):
         has_none = bool(fault) and not interfaces
         (self._pipeline.unavailable.add if has_none else self._pipeline.unavailable.discard)("fast_path")
         warnings = {fault: fault} if fault else {}
-        self._faults.report_ongoing(Code.FAST_PATH_INCOMPLETE, warnings, "the fast path is complete again")
+        self._faults.report_ongoing(FastPathCode.FAST_PATH_INCOMPLETE, warnings, "the fast path is complete again")

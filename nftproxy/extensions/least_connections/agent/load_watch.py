@@ -22,9 +22,9 @@ from nftproxy.agent.reporting.fault_reporter import ReportOngoing
 from nftproxy.agent.reporting.metrics import Metrics
 from nftproxy.extensions.least_connections.balance import Balance
 from nftproxy.extensions.least_connections.balanced_lists import BalancedLists
+from nftproxy.extensions.least_connections.codes import LeastConnectionsCode
 from nftproxy.extensions.least_connections.factors import LoadFactors
 from nftproxy.logs import warn
-from nftproxy.model.codes import Code
 from nftproxy.model.errors import Unavailable
 from nftproxy.model.events import Event, Put
 from nftproxy.model.objects import ObjectKey, Place
@@ -69,7 +69,12 @@ class LoadWatch:
         oversized = frozenset(key.service for key in self._lists.oversized)
         for namespace, fresh in itertools.groupby(sorted(oversized - self._oversized), lambda each: each.namespace):
             text = "connections to %(services)s go to endpoints at random, as their lists are too long to be balanced"
-            warn(Code.LEAST_CONNECTIONS_OVERSIZED, text, of=namespace, services=first_of(list(map(str, fresh))))
+            warn(
+                LeastConnectionsCode.LEAST_CONNECTIONS_OVERSIZED,
+                text,
+                of=namespace,
+                services=first_of(list(map(str, fresh))),
+            )
         self._oversized = oversized
 
     async def events(self) -> AsyncGenerator[Sequence[Event]]:
@@ -96,4 +101,6 @@ class LoadWatch:
 
     def _report_look(self, error: Unavailable | None) -> None:
         warnings = {"": f"{error}; endpoints keep their shares of connections"} if error else {}
-        self._report(Code.LOADS_UNREADABLE, warnings, "the connections of endpoints can be counted again")
+        self._report(
+            LeastConnectionsCode.LOADS_UNREADABLE, warnings, "the connections of endpoints can be counted again"
+        )

@@ -28,6 +28,7 @@ from nftproxy.agent.reporting.metrics import Metrics
 from nftproxy.agent.reporting.occurrences import Occurrence
 from nftproxy.agent.tcp import pause_accepting, reset, socket_family
 from nftproxy.extensions.localhost.agent.relay import connect, relay
+from nftproxy.extensions.localhost.codes import LocalhostCode
 from nftproxy.extensions.localhost.forwardings import Forwarding, Pin, pinned
 from nftproxy.kernel.process_resources import allowed_files
 from nftproxy.logs import inform, warn
@@ -65,7 +66,7 @@ def affordable(files: int) -> ForwarderLimits:
 class CannotForward(NftproxyError):
     """The listener of a node port at localhost can't be opened."""
 
-    code = Code.LOCALHOST_PORT_TAKEN
+    code = LocalhostCode.LOCALHOST_PORT_TAKEN
 
     def __init__(self, place: Place, service: ObjectKey, reason: str) -> None:
         super().__init__(f"can't listen on {place} for the node port of Service {service}: {reason}")
@@ -197,7 +198,7 @@ class LocalhostForwarder:
                 return
             except OSError as error:  # no more file descriptors, or no memory
                 warn(
-                    Code.LOCALHOST_ACCEPT_FAILED,
+                    LocalhostCode.LOCALHOST_ACCEPT_FAILED,
                     "can't accept connections on %(place)s, trying again soon: %(error)s",
                     of=self._wanted[port].service.namespace,
                     place=port,
@@ -240,7 +241,7 @@ class LocalhostForwarder:
         if service not in self._full:
             self._full.add(service)
             warn(
-                Code.LOCALHOST_FULL,
+                LocalhostCode.LOCALHOST_FULL,
                 "Service %(service)s: resetting new connections at localhost: it has %(count)d, and all Services "
                 "%(total)d of %(most)d",
                 of=service.namespace,

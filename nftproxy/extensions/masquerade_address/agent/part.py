@@ -6,9 +6,9 @@ import contextlib
 from collections.abc import AsyncGenerator, Mapping, Sequence
 
 from nftproxy.agent.agent_part import AgentContext, AgentPart
+from nftproxy.extensions.masquerade_address.codes import MasqueradeAddressCode
 from nftproxy.extensions.masquerade_address.fields import MASQUERADE_ADDRESS
 from nftproxy.extensions.masquerade_address.sources import InterfaceAddresses, interfaces, node_source, words
-from nftproxy.model.codes import Code
 from nftproxy.model.events import Event, Put
 from nftproxy.sources.interfaces import watch_addresses_of
 
@@ -41,4 +41,4 @@ class MasqueradeAddressPart(AgentPart):
         found = {family: node_source(state, config, family).fault for family in self._pipeline.generations}
         warnings = {(family, fault): words(family, fault) for family, fault in found.items() if fault}
         recovery = "masqueraded connections get the configured source again"
-        self._faults.report_ongoing(Code.MASQUERADE_ADDRESS_ABSENT, warnings, recovery)
+        self._faults.report_ongoing(MasqueradeAddressCode.MASQUERADE_ADDRESS_ABSENT, warnings, recovery)
