@@ -27,7 +27,7 @@ from nftproxy_conformance.lab.flight import Flight
 from nftproxy_conformance.lab.frames import ANSWERS, What, refusal, unreachable
 from nftproxy_conformance.lab.namespace import LabError, Namespace
 from nftproxy_conformance.lab.node import Node
-from nftproxy_conformance.lab.outcome import FIRST_PORT, LAST_PORT, PING, Address, Outcome, Probe
+from nftproxy_conformance.lab.outcome import FIRST_PORT, LAST_PORT, PING, Address, Kind, Outcome, Probe
 from nftproxy_conformance.lab.topology import INTERFACES, OWN, PODS, SITE, UPLINK, Origin, Site
 from nftproxy_conformance.lab.wire import BATCH, Sending, Sighting, Wire
 
@@ -209,7 +209,8 @@ class Lab:
             token = sighting.packet.token
             if token in flights and (outcome := flights[token].judge(sighting)):
                 outcomes[token] = outcome
-        if len(outcomes) < len(batch) and not is_complete:
+        found = [outcomes.get(token) for token in flights]
+        if not is_complete and any(each is None or each.kind is Kind.REJECTED for each in found):  # perhaps delivered
             raise LabError("the machine was too busy and lost frames: whether the rules dropped any is unknown")
         return [outcomes.get(flight.token) or flight.lost() for flight in batch]
 

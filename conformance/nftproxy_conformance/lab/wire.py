@@ -33,6 +33,7 @@ from nftproxy_conformance.lab.topology import OWN
 ETH_P_ALL, ETH_P_IP, ETH_P_IPV6 = 0x0003, 0x0800, 0x86DD
 ETH_P_MARKER = 0x88B5  # IEEE 802: for local experiments
 SOL_PACKET, PACKET_STATISTICS, PACKET_IGNORE_OUTGOING = 263, 6, 23  # linux/if_packet.h
+SO_MEMINFO, SK_MEMINFO_DROPS = 55, 8  # asm-generic/socket.h, linux/sock_diag.h: since Linux 4.12
 SO_RCVBUFFORCE = 33  # asm-generic/socket.h: as SO_RCVBUF, not limited by net.core.rmem_max
 RECEIVE_BUFFER = 8 << 20  # bytes: a small frame takes up to 1 KiB, and a batch has BATCH frames
 BATCH = 256  # connections at a time: the backlog has room for 1,000 frames (net.core.netdev_max_backlog)
@@ -132,7 +133,9 @@ class Wire:
     def _lost(self) -> int:
         """Frames that the kernel dropped for lack of room since the lab began, on this CPU."""
         self._lost_by_ends += sum(map(_lost_by_socket, self._ends.values()))
-        return self._lost_by_ends + _lost_by_backlog(self._cpu)
+        deliveries = (key.fileobj for key in self._deliveries.get_map().values())
+        lost = sum(_lost_by_delivery(each) for each in deliveries if isinstance(each, socket.socket))
+        return lost + self._lost_by_ends + _lost_by_backlog(self._cpu)
 
     def _discard_leftovers(self) -> None:
         """Discard the packets that real servers and clients sent meanwhile."""
@@ -253,3 +256,9 @@ def _lost_by_socket(end: socket.socket) -> int:
     """Frames that the socket dropped for lack of room since the last call."""
     _received, lost = struct.unpack("II", end.getsockopt(SOL_PACKET, PACKET_STATISTICS, 8))
     return int(lost)
+
+
+def _lost_by_delivery(end: socket.socket) -> int:
+    """Packets that a raw socket ever dropped for lack of room, as beside large transfers of other programs."""
+    counts = end.getsockopt(socket.SOL_SOCKET, SO_MEMINFO, 4 * (SK_MEMINFO_DROPS + 1))
+    return int(struct.unpack_from("I", counts, 4 * SK_MEMINFO_DROPS)[0])

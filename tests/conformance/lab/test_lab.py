@@ -1,6 +1,7 @@
 """The packet lab reports the known effects of hand-written rules."""
 
 import contextlib
+import socket
 import subprocess
 import sys
 import threading
@@ -36,6 +37,7 @@ from nftproxy_conformance.lab import (
 )
 from nftproxy_conformance.lab.frames import ANSWERS, is_intact, parse
 from nftproxy_conformance.lab.outcome import FIRST_PORT, LAST_PORT
+from nftproxy_conformance.lab.topology import NODE_IP
 
 from nftproxy.model.errors import Unavailable
 from nftproxy.trace.frames import TRANSPORTS, crc32c, packet
@@ -440,6 +442,19 @@ def test_a_lost_marker_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
                 lab.connect(Origin.POD, IP.vip, 80)
         lab.reset()
         assert lab.connect(Origin.POD, IP.vip, 80) == UNTOUCHED
+
+
+def test_a_lost_delivery_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beside large transfers of other programs the node's sockets lose packets, which the rules didn't drop."""
+
+    def small(namespace: Namespace, family: int, number: int) -> socket.socket:
+        end = namespace.socket(family, socket.SOCK_RAW, number)
+        end.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1)
+        return end
+
+    monkeypatch.setattr("nftproxy_conformance.lab.wire._delivery_socket", small)
+    with Lab() as lab, pytest.raises(LabError, match="lost frames"):
+        lab.connect_many([Probe(Origin.OUTSIDE, NODE_IP, port) for port in range(30000, 30200)])
 
 
 def test_refused_rules_are_an_error_with_the_librarys_words(lab: Lab) -> None:
