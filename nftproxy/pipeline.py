@@ -559,6 +559,8 @@ class Pipeline:
 
         Small changes of other Services may go between these, if they have no statement of the large change.
         """
+        if any(len(each.lines) > LARGE_PART for made in blocks.values() for each in made.values()):
+            yield {}
         changes = self._move(blocks, families)
         for each in blocks.values():
             each.clear()
@@ -572,6 +574,7 @@ class Pipeline:
             if not self._unsent:
                 return made
             for family, transaction in made.items():
+                yield {}
                 for piece in pieces_of(transaction):
                     yield {family: piece}
             return {}

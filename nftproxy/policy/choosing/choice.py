@@ -10,8 +10,8 @@ time.  A cache entry holds the inputs of the last choice, as objects, and its ou
 * All other endpoints keep their verdicts while the port's `PortSummary` stays the same: whether any endpoint is ready,
   and whether hints are followed.
 
-Otherwise everything is decided anew: for another node, other zone weights, an ip:port in two slices, another summary,
-endpoints that don't answer.  The cache changes no outcome.
+Otherwise everything is decided anew: if many endpoints change, for another node, other zone weights, an ip:port in two
+slices, another summary, endpoints that don't answer.  The cache changes no outcome.
 """
 
 from __future__ import annotations
@@ -40,6 +40,10 @@ from nftproxy.policy.choosing.verdicts import (
 
 CACHED_ENDPOINTS = 16_000
 """Endpoints of all cached ports together, at 0.45 kB each."""
+
+MOST_CHANGED = 8
+"""One in so many endpoints may change, else all are decided anew.  To insert each of 50,000 endpoints in its place took
+2.2 s, in proportion to their square, and all anew 0.3 s."""
 
 T = TypeVar("T")
 
@@ -151,9 +155,12 @@ class _CachedChoice:
         now = _entries((number, slices[each, number]) for each, number in come)
         if len(now) < sum(len(slices[key].endpoints.states) for key in come):
             return False  # an endpoint is in two of these slices
-        for address, _, number, _ in was - now:
+        lost, new = was - now, now - was
+        if MOST_CHANGED * (len(lost) + len(new)) > len(self._verdicts):
+            return False
+        for address, _, number, _ in lost:
             self._remove(Place(address, number))
-        added = [endpoints.candidate(*entry) for entry in now - was]
+        added = [endpoints.candidate(*entry) for entry in new]
         if len({each.place for each in added}) < len(added) or any(self._has(each.place) for each in added):
             return False
         for candidate in ready_of(added):

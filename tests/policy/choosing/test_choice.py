@@ -137,6 +137,20 @@ def test_only_what_has_changed_is_judged(monkeypatch: pytest.MonkeyPatch) -> Non
         before = after
 
 
+def test_a_change_of_most_endpoints_inserts_none_in_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All are decided anew: each insertion moves half of the list, so that the time would grow with the square."""
+    cache = ChoiceCache()
+    before, after = (
+        [slice_of(endpoints=[f"10.3.0.{each}"], ports=[f"http:{port}"], suffix=str(each)) for each in range(1, 201)]
+        for port in (8080, 8081)
+    )
+    choose(endpoints_of(before), PORT, cache)
+    monkeypatch.setattr(choice_module, "insort", None)
+    moved = choose(endpoints_of(after), PORT, cache)
+    assert {each.place.port for each in moved.cluster} == {8081}
+    assert len(moved.cluster) == 200
+
+
 def test_few_endpoints_are_not_cached() -> None:
     """A port with fewer endpoints than a full slice has no entry."""
     cache = ChoiceCache()
