@@ -264,6 +264,20 @@ def test_each_class_name_has_one_meaning() -> None:
     assert {name: found for name, found in places.items() if len(found) > 1} == {}
 
 
+@pytest.mark.parametrize("name", ["LOCATION", "PIECE", "PLACE", "PLACES", "SILENCE"])
+def test_a_word_for_many_things_is_a_constant_of_one_module(name: str) -> None:
+    """A constant whose name could be another module's says what it is."""
+    of_modules = [module for module, tree in sources().items() if name in constants(tree)]
+    assert len(of_modules) <= 1, of_modules
+
+
+def constants(tree: ast.Module) -> set[str]:
+    """The names that a module gives a value, without underscores before them."""
+    targets = [target for node in tree.body if isinstance(node, ast.Assign) for target in node.targets]
+    names = {each.id for target in targets for each in ast.walk(target) if isinstance(each, ast.Name)}
+    return {name.lstrip("_") for name in names}
+
+
 def test_the_tables_name_what_is_there() -> None:
     """Each folder, and each module beside the folders, has its row, and every row has its folder or module."""
     present = {path.stem for path in PACKAGE.iterdir() if path.suffix == ".py" or (path / "__init__.py").exists()}

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 
 LIMIT = 300  # characters of a statement, or of a message: a few lines of a log
-PLACE = r":(\d+):(\d+)-(\d+): Error: ([^\n]*)"
+LOCATION = r":(\d+):(\d+)-(\d+): Error: ([^\n]*)"
 GUESS = "; did you mean "  # libnftables' nearest name, often of another family's table
 ELEMENTS = re.compile(r"\s*(?:add|create|delete) element [^{]*\{")
 
@@ -19,7 +19,7 @@ def explain(text: str, path: str, error: str) -> tuple[str, str]:
     """Return the first complaint of libnftables about `text`, which it read from `path`, and the statement ("" if
     unsaid).
     """
-    complaints = list(re.finditer("^" + re.escape(path) + PLACE, error, re.MULTILINE))
+    complaints = list(re.finditer("^" + re.escape(path) + LOCATION, error, re.MULTILINE))
     if not complaints:
         return _bounded(error.partition("\n")[0].strip() or "libnftables failed without a message"), ""
     line, first, last, words = complaints[0].groups()

@@ -20,7 +20,7 @@ from nftproxy.rules.transaction import Transaction
 ELEMENTS_PER_PIECE = 1000  # a fifth of a user namespace's limit for a transaction, as tried
 _ELEMENTS = r"^ *elements = \{\n(.*?)^ *\}\n"
 ELEMENTS = re.compile(_ELEMENTS, re.MULTILINE | re.DOTALL)
-PLACES = re.compile(rf"^table (\S+ \S+) \{{$|^ *(?:set|map) (\S+) \{{$|{_ELEMENTS}", re.MULTILINE | re.DOTALL)
+_CONTAINERS = re.compile(rf"^table (\S+ \S+) \{{$|^ *(?:set|map) (\S+) \{{$|{_ELEMENTS}", re.MULTILINE | re.DOTALL)
 
 
 class CheckResult(msgspec.Struct, frozen=True):
@@ -114,7 +114,7 @@ def pieces(text: str) -> Iterator[str]:
     """
     yield ELEMENTS.sub("", text)
     table = container = ""
-    for opened_table, opened_container, elements in PLACES.findall(text):
+    for opened_table, opened_container, elements in _CONTAINERS.findall(text):
         table, container = opened_table or table, opened_container or container
         lines = elements.splitlines(keepends=True)
         for start in range(0, len(lines), ELEMENTS_PER_PIECE):

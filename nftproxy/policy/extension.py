@@ -6,8 +6,8 @@ nftproxy/extensions/, and an `Extension` is its value.  `Settings` carries the e
 * An extension is asked about a Service only if the Service's annotations ask for it (`uses`), or if the configuration
   asks for it everywhere (`is_everywhere`).  So a plain Service costs no call.
 * Every field but the name has a default that adds nothing.
-* An extension adds elements, declarations, and rules at the places that the proxy's templates name (`facts.PLACES`).
-  It takes nothing away.
+* An extension adds elements, declarations, and rules at the insertion points of the proxy's templates
+  (`facts.INSERTION_POINTS`).  It takes nothing away.
 """
 
 from __future__ import annotations

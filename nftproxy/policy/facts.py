@@ -33,8 +33,8 @@ class Endings(msgspec.Struct, frozen=True):
 class Part(msgspec.Struct, frozen=True):
     """The facts of an extension, with the template that writes them.
 
-    A template for a table's skeleton consists of blocks: `declarations`, and one for each of the `PLACES` at which it
-    adds rules to the proxy's chains.  It reads the fields of `TableFacts`, too.
+    A template for a table's skeleton consists of blocks: `declarations`, and one for each of the `INSERTION_POINTS` at
+    which it adds rules to the proxy's chains.  It reads the fields of `TableFacts`, too.
     """
 
     template: str
@@ -48,8 +48,15 @@ class Addition(msgspec.Struct, frozen=True, gc=False):
     shared: tuple[Part, ...] = ()
 
 
-PLACES = ("before_services", "delivered", "unused_addresses", "translated", "every_packet", "masqueraded_packets")
-"""The places of table.nft.j2 at which extensions may add rules:
+INSERTION_POINTS = (
+    "before_services",
+    "delivered",
+    "unused_addresses",
+    "translated",
+    "every_packet",
+    "masqueraded_packets",
+)
+"""The points of table.nft.j2 at which extensions may add rules:
 
 * `before_services`: the first packet of a connection, before its Service is looked for
 * `delivered`: a packet for the node itself

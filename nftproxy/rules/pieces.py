@@ -47,7 +47,7 @@ _DECLARATION = re.compile(r"  (set|map|chain) (\S+) \{\n(?:    .*\n)*  \}\n")
 _PROTOCOLS = {protocol.value for protocol in Protocol}
 
 
-class _Place(NamedTuple):
+class _Container(NamedTuple):
     """The table and the name of a set or map."""
 
     table: str
@@ -58,7 +58,7 @@ class _Entry(NamedTuple):
     """An element that is added or deleted."""
 
     verb: str
-    place: _Place
+    container: _Container
     text: str
 
 
@@ -82,15 +82,15 @@ class _Parts:
         self.chains: list[_Statement] = []
         self.bodies: list[_Statement] = []
         self.discarded: list[_Statement] = []
-        self.added: dict[_Place, list[str]] = {}
-        self.deleted: dict[_Place, list[str]] = {}
+        self.added: dict[_Container, list[str]] = {}
+        self.deleted: dict[_Container, list[str]] = {}
         emptied = ""
         for line in _BLOCK.sub(self._read_block, text).splitlines(keepends=True):
             verb, _, rest = line.partition(" ")
             if rest.startswith("element "):
                 _, family, table, name, elements = rest.split(" ", 4)
                 found = self.added if verb == "add" else self.deleted
-                found.setdefault(_Place(f"{family} {table}", name), []).extend(elements[2:-3].split(", "))
+                found.setdefault(_Container(f"{family} {table}", name), []).extend(elements[2:-3].split(", "))
             elif verb == "add":
                 self.chains.append(_Statement(line))
                 emptied = f"flush {' '.join(line.split()[1:5])}\n"
@@ -174,7 +174,7 @@ def split_refill(family: Family, installed: Installed, size: int = PIECE) -> Spl
     for name, each in plain.items():
         for found, elements in ((parts.deleted, each.surplus), (parts.added, each.missing)):
             if elements:
-                found[_Place(family.table, name)] = [element.text for element in elements]
+                found[_Container(family.table, name)] = [element.text for element in elements]
     early, fronts, late = ([Transaction(text) for text in _pieces(stage, size) if text] for stage in _staged(parts))
     known = {**installed.differences, **dict.fromkeys(plain, Difference())}
     return SplitRefill(early, msgspec.structs.replace(installed, differences=known), fronts + late)
@@ -189,31 +189,31 @@ def _staged(parts: _Parts) -> tuple[Iterable[_Group], Iterable[_Group], Iterable
     early: list[Iterable[_Group]] = []
     late: list[Iterable[_Group]] = []
     fronts: dict[tuple[str, str], _Group] = {}
-    for place in dict.fromkeys([*parts.deleted, *parts.added]):
-        deleted, added = parts.deleted.get(place, []), parts.added.get(place, [])
-        if _is_of_fronts(place.name, (added or deleted)[0]):
-            for entry in _entries(place, deleted, added):
-                fronts.setdefault((place.table, _key(entry.text)), []).append(entry)
+    for container in dict.fromkeys([*parts.deleted, *parts.added]):
+        deleted, added = parts.deleted.get(container, []), parts.added.get(container, [])
+        if _is_of_fronts(container.name, (added or deleted)[0]):
+            for entry in _entries(container, deleted, added):
+                fronts.setdefault((container.table, _key(entry.text)), []).append(entry)
         elif not deleted:
-            early.append([entry] for entry in _entries(place, deleted, added))
+            early.append([entry] for entry in _entries(container, deleted, added))
         elif not added:
-            late.append([entry] for entry in _entries(place, deleted, added))
+            late.append([entry] for entry in _entries(container, deleted, added))
         else:
-            groups = _grouped(place, deleted, added)
+            groups = _grouped(container, deleted, added)
             early.append(group for group in groups if group[-1].verb == "add")
             late.append(group for group in groups if group[-1].verb == "delete")
     return itertools.chain(*early), fronts.values(), itertools.chain(*late)
 
 
-def _entries(place: _Place, deleted: Iterable[str], added: Iterable[str]) -> Iterator[_Entry]:
-    yield from (_Entry("delete", place, text) for text in deleted)
-    yield from (_Entry("add", place, text) for text in added)
+def _entries(container: _Container, deleted: Iterable[str], added: Iterable[str]) -> Iterator[_Entry]:
+    yield from (_Entry("delete", container, text) for text in deleted)
+    yield from (_Entry("add", container, text) for text in added)
 
 
-def _grouped(place: _Place, deleted: Iterable[str], added: Iterable[str]) -> list[_Group]:
+def _grouped(container: _Container, deleted: Iterable[str], added: Iterable[str]) -> list[_Group]:
     """Group the elements of a map by key, the elements of a set by the first part of the key: the name of a list."""
     groups: dict[str, _Group] = {}
-    for entry in _entries(place, deleted, added):
+    for entry in _entries(container, deleted, added):
         key, _, value = entry.text.partition(" : ")
         groups.setdefault(key if value else key.partition(" . ")[0], []).append(entry)
     return list(groups.values())
@@ -248,10 +248,11 @@ def _pieces(groups: Iterable[_Group], size: int) -> Iterator[str]:
 
 def _text(piece: Iterable[_Entry]) -> str:
     """The commands for some elements: deletions come first."""
-    commands: dict[tuple[str, _Place], list[str]] = {}
-    for verb, place, text in piece:
-        commands.setdefault((verb, place), []).append(text)
+    commands: dict[tuple[str, _Container], list[str]] = {}
+    for verb, container, text in piece:
+        commands.setdefault((verb, container), []).append(text)
     ordered = sorted(commands.items(), key=lambda item: item[0][0] == "add")
     return "".join(
-        f"{verb} element {place.table} {place.name} {{ {', '.join(texts)} }}\n" for (verb, place), texts in ordered
+        f"{verb} element {container.table} {container.name} {{ {', '.join(texts)} }}\n"
+        for (verb, container), texts in ordered
     )

@@ -34,7 +34,7 @@ import msgspec
 from nftproxy.model.addresses import TABLE
 from nftproxy.model.codes import Code
 from nftproxy.model.errors import Problem, TemplateError
-from nftproxy.policy.facts import PLACES, DrawFacts, Front, ListFacts, Part, PortFacts, Row, Slots, TableFacts
+from nftproxy.policy.facts import INSERTION_POINTS, DrawFacts, Front, ListFacts, Part, PortFacts, Row, Slots, TableFacts
 from nftproxy.rules.ruleset import Block, Declaration, Element, Line, NftKind
 
 TABLE_TEMPLATE = "table.nft.j2"
@@ -42,7 +42,7 @@ ENDPOINTS_TEMPLATE = "endpoints.nft.j2"
 DRAW_TEMPLATE = "draw.nft.j2"
 SERVICE_TEMPLATE = "service.nft.j2"
 TEMPLATE_NAMES = (TABLE_TEMPLATE, ENDPOINTS_TEMPLATE, DRAW_TEMPLATE, SERVICE_TEMPLATE)
-_NOTHING = dict.fromkeys(PLACES, "")
+_NOTHING = dict.fromkeys(INSERTION_POINTS, "")
 
 TABLES = 4
 """Skeletons of a table that a renderer remembers: a table's shape and its first load take the same one."""
@@ -132,8 +132,8 @@ class Renderer:
     def _render_table(self, facts: TableFacts) -> Block:
         known = msgspec.structs.asdict(facts)
         shares = [(part.template, self._blocks_of(part, known)) for part in facts.parts]
-        places = _NOTHING | {place: "".join(share.get(place, "") for _, share in shares) for place in PLACES}
-        own = self._block(TABLE_TEMPLATE, known | places)
+        inserted = {name: "".join(share.get(name, "") for _, share in shares) for name in INSERTION_POINTS}
+        own = self._block(TABLE_TEMPLATE, known | inserted)
         added = [read_statements(share[DECLARATIONS], facts.table, name) for name, share in shares]
         return Block(
             tuple(each for block in (own, *added) for each in block.declarations),

@@ -34,7 +34,7 @@ from nftproxy.model.events import Event
 from nftproxy.sources.access import Access
 from nftproxy.sources.api_connection import (
     CONNECTION_ERRORS,
-    SILENCE,
+    NO_ANSWER,
     Connection,
     RequestOutcome,
     Timeouts,
@@ -279,7 +279,7 @@ class ApiClient:
     def _handle_failure(self, host: str, reflector: Reflector, error: Exception) -> None:
         _log_defect(error, "a defect while watching %(resource)s", resource=reflector.resource.plural)
         text = failure_text(error, host, self.patience, is_watch=reflector.is_watching)
-        if isinstance(error, SILENCE):
+        if isinstance(error, NO_ANSWER):
             reflector.receive_silence(text, now())
         else:
             reflector.receive_failure(text, now())

@@ -33,7 +33,7 @@ _WATCH_HEADERS = HEADERS | {"accept-encoding": "identity"}  # compression could 
 
 CONNECTION_ERRORS = (httpx.HTTPError, OSError)
 """The exceptions of a connection that fails.  Any other exception is a defect, here or in a library."""
-SILENCE = httpx.ReadTimeout
+NO_ANSWER = httpx.ReadTimeout
 """The exception of a server that sends nothing more."""
 
 KEEPALIVE = {socket.TCP_KEEPIDLE: 15, socket.TCP_KEEPINTVL: 5, socket.TCP_KEEPCNT: 3}

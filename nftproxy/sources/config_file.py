@@ -28,7 +28,7 @@ from nftproxy.sources.config_documents import load_config, unusable
 from nftproxy.sources.inotify import InotifyEvents
 from nftproxy.sources.reading import LARGEST_CONFIG, read_bounded, read_stream
 
-SILENCE = 0.1
+DEBOUNCE = 0.1
 """Seconds without a change of the content before it counts."""
 PERIOD = 60.0
 """Seconds until the file is read at the latest: the period in which kubelet looks at a ConfigMap (its sync period)."""
@@ -112,7 +112,7 @@ class ConfigFile:
         content = self._read()
         while content != self._content:
             before = content
-            await asyncio.sleep(SILENCE)
+            await asyncio.sleep(DEBOUNCE)
             content = self._read()
             if content == before:
                 self._content = content

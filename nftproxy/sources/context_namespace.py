@@ -11,7 +11,7 @@ from nftproxy.sources.reading import LARGEST_CONFIG, read_bounded
 
 DEFAULT_NAMESPACE = "default"
 """The namespace without a context, as in kubectl."""
-PLACE = "~/.kube/config"
+DEFAULT_KUBECONFIG = "~/.kube/config"
 """kubectl's kubeconfig (client-go, tools/clientcmd, RecommendedHomeFile)."""
 
 
@@ -20,7 +20,7 @@ def context_namespace(kubeconfig: Path | None = None, context: str = "") -> str:
 
     Only a convenience: a kubeconfig that can't be read is as none.
     """
-    places = [str(kubeconfig)] if kubeconfig else os.environ.get("KUBECONFIG", PLACE).split(":")
+    places = [str(kubeconfig)] if kubeconfig else os.environ.get("KUBECONFIG", DEFAULT_KUBECONFIG).split(":")
     found = list(_documents(places))
     current = context or next((each["current-context"] for each in found if each.get("current-context")), "")
     contexts = (entry for each in found for entry in each.get("contexts") or () if isinstance(entry, Mapping))

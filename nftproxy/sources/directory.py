@@ -30,7 +30,7 @@ from nftproxy.model.events import Event as ClusterEvent
 from nftproxy.sources.files import FileContents, manifest_files, merge, read_file
 from nftproxy.sources.inotify import InotifyEvents
 
-SILENCE = 0.03
+DEBOUNCE = 0.03
 """Seconds without an event before changes take effect: longer than an editor's renames take."""
 LONGEST_WAIT = 0.12
 """Seconds until changes take effect even without silence, so that rules follow within 200 ms."""
@@ -94,7 +94,7 @@ class Directory:
             while is_there:
                 if self._reread():
                     yield self._merged()
-                is_there = self._track_writers(await events.next()) and await self._settled(events, SILENCE)
+                is_there = self._track_writers(await events.next()) and await self._settled(events, DEBOUNCE)
         finally:
             await events.close()
 

@@ -264,7 +264,7 @@ def _errors_of_httpx() -> Iterator[None]:
         raise _ERRORS[type(error)](str(error)) from error
 
 
-PIECE = 2**18
+LARGEST_CHUNK = 2**18
 """Bytes that are decompressed at once."""
 TOGETHER = 32
 """Pieces after which other tasks get their turn.  The reader of a socket has up to 64 KiB at a time, which may be
@@ -275,7 +275,7 @@ _GZIP = zlib.MAX_WBITS | 16
 
 
 async def pieces(response: httpx.Response) -> AsyncGenerator[bytes]:
-    """Yield the content of an answer in pieces of at most `PIECE` bytes if it is compressed, else as it comes.
+    """Yield the content of an answer in pieces of at most `LARGEST_CHUNK` bytes if it is compressed, else as it comes.
 
     Other tasks run after `TOGETHER` pieces.
 
@@ -311,7 +311,7 @@ def _decompressed(decompressor: zlib._Decompress, data: bytes) -> Iterator[bytes
     """Yield the decompressed pieces of the next data."""
     while data and not decompressor.eof:
         try:
-            piece = decompressor.decompress(data, PIECE)
+            piece = decompressor.decompress(data, LARGEST_CHUNK)
         except zlib.error as error:
             raise ConnectionError(f"its answer is damaged: {error}") from error
         data = decompressor.unconsumed_tail

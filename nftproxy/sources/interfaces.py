@@ -30,7 +30,7 @@ from nftproxy.netlink.codec import DONE, DUMP, Attributes, attribute, attribute_
 Item = TypeVar("Item")
 Listing = TypeVar("Listing")
 
-SILENCE = 0.02
+DEBOUNCE = 0.02
 """Seconds of debounce: an interface gets its addresses in quick succession."""
 BACKOFF = Backoff(1.0, 30.0)
 """The pauses after listings that failed."""
@@ -108,7 +108,7 @@ async def _changed(notifications: socket.socket, period: float | None) -> None:
     with contextlib.suppress(OSError):  # TimeoutError, or ENOBUFS: notifications were lost
         async with asyncio.timeout(period):
             await asyncio.get_running_loop().sock_recv(notifications, _SIZE)
-    await asyncio.sleep(SILENCE)
+    await asyncio.sleep(DEBOUNCE)
     with contextlib.suppress(OSError):  # BlockingIOError: all are read. ENOBUFS: some were lost
         while notifications.recv(_SIZE):
             pass
@@ -164,7 +164,7 @@ def _uninterrupted(read: Callable[[socket.socket], Iterable[Item]]) -> frozenset
     for _ in range(ATTEMPTS - 1):
         with contextlib.suppress(InterruptedError), _open() as kernel:
             return frozenset(read(kernel))
-        time.sleep(SILENCE)
+        time.sleep(DEBOUNCE)
     with _open() as kernel:
         return frozenset(read(kernel))
 

@@ -14,7 +14,7 @@ LARGEST_MANIFEST = 256 * 2**20
 LARGEST_CONFIG = 4 * 2**20
 """Bytes of a configuration, kubeconfig, certificate or token: a ConfigMap or Secret has at most 1 MiB (core/v1)."""
 
-_PIECE = 2**20
+_READ_SIZE = 2**20
 
 
 def read_bounded(path: Path, most: int, *, may_wait: bool = False) -> bytes:
@@ -45,7 +45,7 @@ def read_stream(file: BinaryIO, most: int, size: int = 0) -> bytes:
     """
     pieces: list[bytes] = []
     total = 0
-    while total <= most and size <= most and (piece := file.read(max(size + 1 - total, _PIECE))):
+    while total <= most and size <= most and (piece := file.read(max(size + 1 - total, _READ_SIZE))):
         pieces.append(piece)
         total += len(piece)
     if max(size, total) > most:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from nftproxy_conformance.specification.oracle import Oracle
-from nftproxy_conformance.specification.world import Place, World
+from nftproxy_conformance.specification.world import Destination, World
 from nftproxy_conformance.strategies import quick
 from nftproxy_conformance.strategies.worlds import worlds
 from nftproxy_conformance.subjects.rendered import events
@@ -29,7 +29,7 @@ def test_health_checks_answer_as_specified(world: World) -> None:
     served = health_check_addresses(made.state, world.config)
     oracle = Oracle(world)
     ports = {each.health_check_node_port for each in world.services} - {0}
-    for place in (Place(address, Protocol.TCP, port) for address in world.interfaces for port in ports):
+    for place in (Destination(address, Protocol.TCP, port) for address in world.interfaces for port in ports):
         front = oracle.front_of(place)
         if front and front.port:  # a connection reaches an endpoint in place of the listener
             continue

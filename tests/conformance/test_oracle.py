@@ -23,7 +23,7 @@ from nftproxy_conformance.lab import (
 from nftproxy_conformance.lab import Address as LabAddress
 from nftproxy_conformance.lab.topology import DEFAULT_SOURCES
 from nftproxy_conformance.specification.oracle import Oracle
-from nftproxy_conformance.specification.world import Place, World
+from nftproxy_conformance.specification.world import Destination, World
 from nftproxy_conformance.strategies.probes import NODE_ADDRESSES
 
 from nftproxy.extensions.algorithms.annotations import ALGORITHM, Algorithm
@@ -428,7 +428,7 @@ def test_a_refusal_passes_if_no_other_endpoint_would_do_better() -> None:
 def test_connections_end_whose_endpoint_is_in_no_slice() -> None:
     """Only of a Service that asks, by its annotation or by the configuration."""
     terminating = slice_of(endpoints=[f"{HERE} stopped"])
-    place = Place(Address("10.96.0.10"), Protocol.TCP, 80)
+    place = Destination(Address("10.96.0.10"), Protocol.TCP, 80)
 
     def end(there: World) -> list[bool]:
         return [Oracle(there).ends(place, Address(each)) for each in (HERE, AWAY)]
@@ -471,6 +471,11 @@ def test_each_family_has_its_health_check() -> None:
     ]
     there = Oracle(world(web, *pods))
     places = [("192.168.0.2", 32000), ("fd00:c0a8::2", 32000), ("192.168.0.2", 32001), ("10.96.0.10", 32000)]
-    assert [there.checked(Place(Address(each), Protocol.TCP, port)) for each, port in places] == [1, 0, None, None]
+    assert [there.checked(Destination(Address(each), Protocol.TCP, port)) for each, port in places] == [
+        1,
+        0,
+        None,
+        None,
+    ]
     single = Oracle(world(structs.replace(web, cluster_ips=web.cluster_ips[:1]), *pods))
-    assert single.checked(Place(Address("fd00:c0a8::2"), Protocol.TCP, 32000)) is None
+    assert single.checked(Destination(Address("fd00:c0a8::2"), Protocol.TCP, 32000)) is None

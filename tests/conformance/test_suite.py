@@ -230,7 +230,7 @@ def test_a_silent_endpoint_that_is_not_left_out_is_found(monkeypatch: pytest.Mon
     if why := obstacle():
         pytest.skip(why)
     monkeypatch.setattr(Rendered, "leave_out", lambda *_: None)
-    monkeypatch.setattr(features, "SILENCE", 0.0)
+    monkeypatch.setattr(features, "DETECTION_SECONDS", 0.0)
     (result,) = results(renderer(), "failover from silent endpoints")
     assert result.finding
     difference, world = result.finding.difference, result.finding.worlds[-1]

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator
 import httpx
 import pytest
 
-from nftproxy.sources.http_client import PIECE, TOGETHER, pieces
+from nftproxy.sources.http_client import LARGEST_CHUNK, TOGETHER, pieces
 
 RAW = 2**16
 """Bytes of compressed data that come at once, as from httpx."""
@@ -34,7 +34,7 @@ async def test_an_answer_is_decompressed_in_pieces() -> None:
     found = [piece async for piece in pieces(answer(gzip.compress(content, 1)))]
     assert b"".join(found) == content
     assert len(found) > 1
-    assert max(map(len, found)) <= PIECE
+    assert max(map(len, found)) <= LARGEST_CHUNK
 
 
 async def test_an_answer_without_compression_comes_as_it_is() -> None:
@@ -66,7 +66,7 @@ async def test_other_tasks_run_while_an_answer_comes(encoding: str) -> None:
     found = [len(piece) async for piece in pieces(bomb if encoding == "gzip" else plain)]
     other.cancel()
     assert sum(found) == (100_000_000 if encoding == "gzip" else 400)
-    assert max(found) <= PIECE
+    assert max(found) <= LARGEST_CHUNK
     assert len(found) // TOGETHER <= turns <= len(found)
 
 

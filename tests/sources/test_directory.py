@@ -16,7 +16,7 @@ import pytest
 
 from nftproxy.model.events import Listed
 from nftproxy.model.objects import Service
-from nftproxy.sources.directory import LONGEST_WAIT, SILENCE, Directory
+from nftproxy.sources.directory import DEBOUNCE, LONGEST_WAIT, Directory
 
 PROMISE = 0.2
 """Seconds within which rules follow an edit.  The listings of these tests must come sooner still."""
@@ -217,7 +217,7 @@ async def test_a_busy_file_does_not_hold_others_back(directory: Path) -> None:
         while not is_over():
             assert time.monotonic() < end
             os.pwrite(descriptor, manifest("x").encode(), 0)
-            await asyncio.sleep(SILENCE / 10)
+            await asyncio.sleep(DEBOUNCE / 10)
 
     async with following(directory) as follower:
         with (directory / "busy.yaml").open("w") as file:
@@ -234,7 +234,7 @@ async def test_no_edit_is_missed(directory: Path) -> None:
     async with following(directory) as follower:
         for number in range(60):
             (directory / "web.yaml").write_text(manifest(f"n{number}"))
-            await asyncio.sleep(SILENCE + (number % 20 - 10) * 1e-4)
+            await asyncio.sleep(DEBOUNCE + (number % 20 - 10) * 1e-4)
             if number % 5 == 4:
                 await follower.until(f"n{number}")
 
@@ -249,9 +249,9 @@ async def test_no_edit_is_missed_when_silence_ends(directory: Path) -> None:
         with (directory / "web.yaml").open("w") as file:
             file.write(manifest("c", "d"))
             file.flush()
-            await asyncio.sleep(SILENCE / 2)
-            asyncio.get_running_loop().call_later(SILENCE, file.close)
-            be_busy(2 * SILENCE)  # both the end of the silence and the closing are overdue, in this order
+            await asyncio.sleep(DEBOUNCE / 2)
+            asyncio.get_running_loop().call_later(DEBOUNCE, file.close)
+            be_busy(2 * DEBOUNCE)  # both the end of the silence and the closing are overdue, in this order
             await follower.until(*"cd")
 
 
@@ -288,7 +288,7 @@ def with_backup(path: Path, text: str) -> float:
     backup = path.with_name(f"{path.name}~")
     began = time.monotonic()
     path.rename(backup)
-    time.sleep(SILENCE / 3)
+    time.sleep(DEBOUNCE / 3)
     with path.open("w") as file:
         missing = time.monotonic() - began
         time.sleep(LONGEST_WAIT)
@@ -345,7 +345,7 @@ async def test_a_file_is_saved(directory: Path, save: Callable[[Path, str], floa
             await follower.until(*names)
             seconds.append(follower.times[-1] - saved)
             expected.append(names)
-            if missing and missing >= SILENCE:
+            if missing and missing >= DEBOUNCE:
                 follower.listings, expected = [names], [names]
             elif seconds[-1] < PROMISE:
                 break

@@ -87,7 +87,7 @@ NO_FILES = OSError(errno.EMFILE, os.strerror(errno.EMFILE))
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Retries follow at once."""
     monkeypatch.setattr(interfaces, "BACKOFF", Backoff(0.0, 0.0))
-    monkeypatch.setattr(interfaces, "SILENCE", 0.0)
+    monkeypatch.setattr(interfaces, "DEBOUNCE", 0.0)
 
 
 @pytest.mark.usefixtures("quick")

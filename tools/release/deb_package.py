@@ -30,7 +30,7 @@ SOURCES = ("*.c", "*.h", "*.pyx", "*.pxd")
 OF_AN_ENVIRONMENT = "an environment in /opt/nftproxy (python3 -m venv --system-site-packages, then pip install), "
 
 
-PLACES = {
+DESTINATIONS = {
     "launcher": "usr/sbin/nftproxy",
     "kubectl-launcher": "usr/bin/kubectl-nftproxy",
     "config.yaml": "etc/nftproxy/config.yaml",
@@ -75,7 +75,7 @@ def _install(source: ArtifactSource, wheel: Path, architecture: str, tree: Path)
     for pattern in SOURCES:
         for path in packages.rglob(pattern):
             path.unlink()
-    for file, place in PLACES.items():
+    for file, place in DESTINATIONS.items():
         path = tree / "root" / place
         path.parent.mkdir(parents=True)
         (tree / "debian" / file).rename(path)

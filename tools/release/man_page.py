@@ -8,14 +8,14 @@ import click
 
 from nftproxy.commands.cli import commands
 
-PLACE = "@COMMANDS@\n"
+PLACEHOLDER = "@COMMANDS@\n"
 """The line of nftproxy.8 that stands for the commands."""
 
 
 def man_page(template: str) -> str:
     """Return the page with a section about the commands, each with its arguments, its help and its options."""
-    assert PLACE in template
-    return template.replace(PLACE, "".join(f"{line}\n" for line in _lines()))
+    assert PLACEHOLDER in template
+    return template.replace(PLACEHOLDER, "".join(f"{line}\n" for line in _lines()))
 
 
 def _lines() -> Iterator[str]:

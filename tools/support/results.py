@@ -9,9 +9,9 @@ from pathlib import Path
 import msgspec
 
 CHECKOUT = Path(__file__).resolve().parents[2]
-PLACE = "NFTPROXY_RESULTS"
+VARIABLE = "NFTPROXY_RESULTS"
 """The environment variable that names another file than docs/support.json.  A virtual machine has its own."""
-FILE = Path(os.environ.get(PLACE, CHECKOUT / "docs" / "support.json"))
+FILE = Path(os.environ.get(VARIABLE, CHECKOUT / "docs" / "support.json"))
 
 
 class SupportResult(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

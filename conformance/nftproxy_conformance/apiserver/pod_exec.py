@@ -15,7 +15,7 @@ from aiohttp import WSMsgType, web
 
 PROTOCOLS = ("v5.channel.k8s.io", "v4.channel.k8s.io")
 STDIN, STDOUT, STDERR, ERROR, CLOSE = 0, 1, 2, 3, 255
-PIECE = 32 * 1024
+OUTPUT_PIECE = 32 * 1024
 """Bytes in a message (io.Copy's buffer)."""
 
 
@@ -57,8 +57,8 @@ async def run_in_pod(raw: web.BaseRequest, namespace: str, pod: str, run: RunInP
     except NoKubeletError as error:
         return await _end(socket, _failure(str(error), "InternalError"))
     for channel, output in ((STDOUT, result.stdout), (STDERR, result.stderr)):
-        for start in range(0, len(output), PIECE):
-            await socket.send_bytes(bytes([channel]) + output[start : start + PIECE])
+        for start in range(0, len(output), OUTPUT_PIECE):
+            await socket.send_bytes(bytes([channel]) + output[start : start + OUTPUT_PIECE])
     return await _end(socket, _outcome(result.status))
 
 

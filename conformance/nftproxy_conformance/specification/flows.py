@@ -8,7 +8,7 @@ from nftproxy_conformance.lab.outcome import Outcome
 from nftproxy_conformance.lab.topology import Origin
 from nftproxy_conformance.specification.fronts import Front
 from nftproxy_conformance.specification.oracle import Oracle
-from nftproxy_conformance.specification.world import Place, place_of
+from nftproxy_conformance.specification.world import Destination, place_of
 
 
 def stays(oracle: Oracle, outcome: Outcome) -> bool:
@@ -30,7 +30,7 @@ def stays(oracle: Oracle, outcome: Outcome) -> bool:
     return front.is_external and (not outcome.masqueraded or outcome.probe.origin is Origin.NODE)
 
 
-def _kept(oracle: Oracle, front: Front, place: Place, node: str = "") -> set[tuple[str, int]]:
+def _kept(oracle: Oracle, front: Front, place: Destination, node: str = "") -> set[tuple[str, int]]:
     """The endpoints that keep flows: for SCTP all in the slices, for UDP those that are usable."""
     assert front.port
     of_port = front.port.name, front.port.protocol

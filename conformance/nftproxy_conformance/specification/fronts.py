@@ -8,7 +8,7 @@ from typing import NamedTuple
 from nftproxy.model.addresses import Address, Protocol, contains, family_of
 from nftproxy.model.objects import Service, ServicePort, TrafficPolicy
 from nftproxy.model.settings import Config
-from nftproxy_conformance.specification.world import Place, World
+from nftproxy_conformance.specification.world import Destination, World
 
 ANY_ADDRESS = Address("")
 """Stands for the node's addresses in the place of a node port."""
@@ -23,25 +23,25 @@ class Front(NamedTuple):
     is_external: bool
 
 
-def fronts_of(world: World) -> dict[Place, Front]:
+def fronts_of(world: World) -> dict[Destination, Front]:
     """Each place with its owner: ClusterIPs first, then the oldest, then by name."""
     cluster_ips = {address for service in world.services for address in service.cluster_ips}
     claims = [(place, front) for service in world.services for place, front in _claims(world, service, cluster_ips)]
 
-    def precedence(claim: tuple[Place, Front]) -> tuple[object, ...]:
+    def precedence(claim: tuple[Destination, Front]) -> tuple[object, ...]:
         place, front = claim
         service = front.service
         is_guest = front.is_external and place.address != ANY_ADDRESS
         return is_guest, service.created, service.key.namespace, service.key.name, front.port is None
 
-    found: dict[Place, Front] = {}
+    found: dict[Destination, Front] = {}
     for place, front in sorted(claims, key=precedence):
         if not _is_the_nodes(world, place, front, found.get(place._replace(address=ANY_ADDRESS))):
             found.setdefault(place, front)
     return found
 
 
-def _is_the_nodes(world: World, place: Place, front: Front, node_port: Front | None) -> bool:
+def _is_the_nodes(world: World, place: Destination, front: Front, node_port: Front | None) -> bool:
     """True if a place at an external address belongs to the node: a protected port, or another Service's node port."""
     if not front.is_external or place.address not in world.node.addresses:
         return False
@@ -55,20 +55,23 @@ def _protected_ports(config: Config) -> set[int]:
     return own.union(*(range(ports.first, ports.last + 1) for ports in config.protected_ports))
 
 
-def _claims(world: World, service: Service, cluster_ips: Set[Address]) -> Iterator[tuple[Place, Front]]:
+def _claims(world: World, service: Service, cluster_ips: Set[Address]) -> Iterator[tuple[Destination, Front]]:
     """Every place that a Service claims and may own.  An external address is never a Service's ClusterIP."""
     families = set(map(family_of, service.cluster_ips))
     wanted = service.load_balancer_ips + _allowed_external_ips(world.config, service)
     external = {address for address in wanted if family_of(address) in families} - cluster_ips
     for port in service.ports:
         for address in service.cluster_ips:
-            yield Place(address, port.protocol, port.port), Front(service, port, service.internal_policy, False)
+            yield Destination(address, port.protocol, port.port), Front(service, port, service.internal_policy, False)
         for address in external:
-            yield Place(address, port.protocol, port.port), Front(service, port, service.external_policy, True)
+            yield Destination(address, port.protocol, port.port), Front(service, port, service.external_policy, True)
         if port.node_port:
-            yield Place(ANY_ADDRESS, port.protocol, port.node_port), Front(service, port, service.external_policy, True)
+            yield (
+                Destination(ANY_ADDRESS, port.protocol, port.node_port),
+                Front(service, port, service.external_policy, True),
+            )
     if service.health_check_node_port:
-        place = Place(ANY_ADDRESS, Protocol.TCP, service.health_check_node_port)
+        place = Destination(ANY_ADDRESS, Protocol.TCP, service.health_check_node_port)
         yield place, Front(service, None, service.external_policy, True)
 
 

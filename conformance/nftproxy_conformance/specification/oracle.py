@@ -36,7 +36,7 @@ from nftproxy_conformance.lab.outcome import (
 from nftproxy_conformance.lab.topology import INTERFACES, Origin
 from nftproxy_conformance.specification.endpoints import Lists, Targets, failures_of, lists_of
 from nftproxy_conformance.specification.fronts import ANY_ADDRESS, Front, fronts_of
-from nftproxy_conformance.specification.world import Place, World, of_family, place_of, source_of
+from nftproxy_conformance.specification.world import Destination, World, of_family, place_of, source_of
 
 REJECTED = {Protocol.TCP: TCP_RESET, Protocol.UDP: PORT_UNREACHABLE, Protocol.SCTP: PORT_UNREACHABLE}
 
@@ -83,7 +83,7 @@ class Oracle:
         passing = [each & lists.silent for each in used] + [each for each in well if len(each) == 1]
         return not any(well) or any(target in each for each in passing)
 
-    def ends(self, place: Place, endpoint_address: Address) -> bool:
+    def ends(self, place: Destination, endpoint_address: Address) -> bool:
         """True if an established TCP connection at a place ends, as its endpoint is gone."""
         front = self.front_of(place)
         is_asked = front is not None and Failover.GONE in failures_of(self.world, front.service)
@@ -113,7 +113,7 @@ class Oracle:
         is_asked = is_node_port and GuardedFronts.NODE_PORTS in service.options[RANGES_FOR]
         return is_asked and not self._is_in_ranges(service, family, source)
 
-    def front_of(self, place: Place) -> Front | None:
+    def front_of(self, place: Destination) -> Front | None:
         """The owner of a place, or None.  A Service's address goes before a node port."""
         front = self.fronts.get(place)
         if front is None and self.serves_node_ports(place.address):
@@ -122,7 +122,7 @@ class Oracle:
             return None
         return front
 
-    def checked(self, place: Place) -> int | None:
+    def checked(self, place: Destination) -> int | None:
         """The number of pods in the answer of a health-check node port, None if nothing answers health checks there."""
         front = self.front_of(place)
         if front is None or front.port is not None or not self.serves_node_ports(place.address):
@@ -166,7 +166,7 @@ class Oracle:
         present = self.world.interfaces if self.world.knows_interfaces else node.addresses
         return address in present and any(contains(cidr, address) for cidr in asked.networks)
 
-    def _unserved(self, place: Place) -> Outcome:
+    def _unserved(self, place: Destination) -> Outcome:
         """The outcome of a connection to no Service port: rejected at a ClusterIP, dropped at an unused ClusterIP."""
         if any(place.address in service.cluster_ips for service in self.world.services):
             return REJECTED[place.protocol]

@@ -50,7 +50,7 @@ class World(NamedTuple):
         )
 
 
-class Place(NamedTuple):
+class Destination(NamedTuple):
     """Where a Service port may be reached: an address, or any of the node's, with protocol and port."""
 
     address: Address
@@ -68,9 +68,9 @@ def virtual_ips(service: Service) -> tuple[Address, ...]:
     return (*service.cluster_ips, *service.external_ips, *service.load_balancer_ips)
 
 
-def place_of(probe: Probe) -> Place:
+def place_of(probe: Probe) -> Destination:
     """The destination of a connection."""
-    return Place(Address(probe.address), Protocol(probe.protocol.lower()), probe.port)
+    return Destination(Address(probe.address), Protocol(probe.protocol.lower()), probe.port)
 
 
 def source_of(probe: Probe) -> Address:

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from nftproxy.model.addresses import Address, Family, Protocol, family_of
 from nftproxy_conformance.lab import PING, Origin, Probe
 from nftproxy_conformance.lab.topology import NODE_IP, NODE_IP6, NODE_POD_IP, NODE_POD_IP6
-from nftproxy_conformance.specification.world import Place, World, virtual_ips
+from nftproxy_conformance.specification.world import Destination, World, virtual_ips
 from nftproxy_conformance.strategies.notation import addresses
 
 OWN_IPS = {Family.IPV4: Address("192.168.0.77"), Family.IPV6: Address("fd00:c0a8::77")}
@@ -53,27 +53,27 @@ def pings(world: World) -> Iterator[Probe]:
             yield Probe(origin, address, 0, PING, source)
 
 
-def targets(world: World) -> Iterator[Place]:
+def targets(world: World) -> Iterator[Destination]:
     """The places of Services, and near misses."""
     own = sorted({*world.interfaces, *world.node.addresses})
     for service in world.services:
         virtual = sorted(set(virtual_ips(service)))
         for port in service.ports:
-            yield from (Place(address, port.protocol, port.port) for address in virtual)
+            yield from (Destination(address, port.protocol, port.port) for address in virtual)
             if port.node_port:
-                yield from (Place(address, port.protocol, port.node_port) for address in own)
+                yield from (Destination(address, port.protocol, port.node_port) for address in own)
         yield from _misses(virtual)
         if service.health_check_node_port:
-            yield from (Place(address, Protocol.TCP, service.health_check_node_port) for address in own)
+            yield from (Destination(address, Protocol.TCP, service.health_check_node_port) for address in own)
     for address in itertools.chain.from_iterable(UNUSED.values()):
-        yield Place(address, Protocol.TCP, 80)
+        yield Destination(address, Protocol.TCP, 80)
 
 
-def _misses(virtual: Iterable[Address]) -> Iterator[Place]:
+def _misses(virtual: Iterable[Address]) -> Iterator[Destination]:
     """Another port of each address, and a port with all protocols."""
     for address in virtual:
-        yield Place(address, Protocol.TCP, 9999)
-        yield from (Place(address, protocol, 80) for protocol in Protocol)
+        yield Destination(address, Protocol.TCP, 9999)
+        yield from (Destination(address, protocol, 80) for protocol in Protocol)
 
 
 def others_like(probe: Probe) -> list[Probe]:

@@ -34,7 +34,7 @@ ENOUGH = 1000
 
 PAUSE = 0.05
 """Seconds between two looks whether connections have ended, or find other endpoints."""
-SILENCE = 10.0
+DETECTION_SECONDS = 10.0
 """Seconds in which a proxy must leave out silent endpoints.  nftproxy takes one or two seconds."""
 
 NOTHING_REACHED = "no endpoint was reached"
@@ -151,7 +151,7 @@ def silenced(trial: Trial, world: World) -> Finding | None:
     """Judge that endpoints that answer no client are left out, once clients have sent their first packets again."""
     trial.load(world._replace(silent=()))
     wanted = [probe for probe in probes(world) if probe.protocol == "tcp"]
-    deadline = time.monotonic() + SILENCE
+    deadline = time.monotonic() + DETECTION_SECONDS
     trial.subject.leave_out(world)
     with trial.subject.lab.unanswered():
         while time.monotonic() < deadline:

@@ -16,7 +16,7 @@ from nftproxy_conformance.specification.deviations import ASSOCIATIONS, FLOWS, R
 from nftproxy_conformance.specification.flows import stays
 from nftproxy_conformance.specification.oracle import Oracle
 from nftproxy_conformance.specification.rules import WRONGLY_ENDED, WRONGLY_FOLLOWED, WRONGLY_GOING_ON, WRONGLY_HEALTHY
-from nftproxy_conformance.specification.world import Place, World
+from nftproxy_conformance.specification.world import Destination, World
 from nftproxy_conformance.strategies.probes import probes
 from nftproxy_conformance.strategies.worlds import world_after
 from nftproxy_conformance.trials.finding import Finding, differs
@@ -125,7 +125,9 @@ def health_checked(trial: Trial, world: World) -> Finding | None:
     trial.load(world)
     oracle = Oracle(world)
     ports = {each.health_check_node_port for each in world.services} - {0}
-    for place in (Place(address, Protocol.TCP, each) for address in sorted(world.interfaces) for each in sorted(ports)):
+    for place in (
+        Destination(address, Protocol.TCP, each) for address in sorted(world.interfaces) for each in sorted(ports)
+    ):
         count = oracle.checked(place)
         wanted = TCP_RESET if count is None else HEALTHY if count else UNHEALTHY
         probe = Probe(Origin.NODE, place.address, place.port, source=place.address)

@@ -33,7 +33,7 @@ NODE_BURST = 25
 """Events of this node in a row: as many as about an object."""
 NODE_REFILL = 1.0
 """Seconds until the node's next Event.  client-go allows 5 a second, but 5,000 nodes may send the same Event."""
-SILENCE = 3600.0
+SERIES_ENDS_AFTER = 3600.0
 """Seconds after which a series ends: kube-apiserver deletes Events after an hour by default (--event-ttl)."""
 MOST = 4096
 """Limit of series, and of objects with a bucket: beyond it the oldest are evicted (client-go: maxLruCacheEntries)."""
@@ -94,7 +94,7 @@ class EventCorrelator:
     def _count_in_series(self, key: _Key, together: list[Occurrence], now: float, wall: datetime.datetime) -> None:
         said = hash(tuple(each.note for each in together))
         series = self._series.get(key)
-        if series is None or now - series.since >= SILENCE:
+        if series is None or now - series.since >= SERIES_ENDS_AFTER:
             self._series.pop(key, None)
             self._evict_oldest()
             # No two series begin at the same time, as the names of an object's Events have the time of their beginning

@@ -1,6 +1,6 @@
 """The handlers of queries on the agent's socket, from the agent's memory and from the kernel.
 
-Answers come in pieces of `PIECE` seconds of work.  The kernel is read in threads.
+Answers come in pieces of `WORK_SECONDS` seconds of work.  The kernel is read in threads.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ from nftproxy.pipeline import Pipeline
 from nftproxy.sources.api_client import ResourceActivity
 from nftproxy.version import __version__
 
-PIECE = 0.005
+WORK_SECONDS = 0.005
 """Seconds of work after which other tasks have their turn."""
 MOST_CLIENTS = 10_000
 """Limit of clients in an answer."""
@@ -136,12 +136,12 @@ def _own_ports(known: QueryContext, scope: ListingScope) -> Iterator[ConflictRow
 
 
 def _pieces(rows: Iterable[ListingRow | None]) -> Iterator[bytes]:
-    """Yield the lines of rows, as many at a time as `PIECE` seconds make."""
+    """Yield the lines of rows, as many at a time as `WORK_SECONDS` seconds make."""
     lines, began = [], time.perf_counter()
     for row in rows:
         if row is not None:
             lines.append(_line(row))
-        if time.perf_counter() - began >= PIECE:
+        if time.perf_counter() - began >= WORK_SECONDS:
             yield b"".join(lines)
             lines, began = [], time.perf_counter()
     yield b"".join(lines)

@@ -30,7 +30,7 @@ from enum import IntEnum
 from typing import TypeGuard
 
 from nftproxy.agent.reporting.sync_reporter import SyncReporter
-from nftproxy.agent.sync.piecewise_load import PIECE, PiecewiseLoad
+from nftproxy.agent.sync.piecewise_load import LOAD_PIECE, PiecewiseLoad
 from nftproxy.agent.sync.quarantine import Quarantine
 from nftproxy.kernel.child_process import ChildDied
 from nftproxy.kernel.drift import TableWatch
@@ -45,8 +45,7 @@ from nftproxy.model.objects import ObjectKey
 from nftproxy.model.stages import Stage
 from nftproxy.model.texts import first_of
 from nftproxy.pipeline import Pipeline
-from nftproxy.rules.pieces import PIECE as PIECE_OF_CHANGE
-from nftproxy.rules.pieces import pieces_of, split_refill
+from nftproxy.rules.pieces import PIECE, pieces_of, split_refill
 from nftproxy.rules.ruleset import Element
 from nftproxy.rules.transaction import Commit, Installed, Transaction, join
 
@@ -183,7 +182,7 @@ class Loader:
         Raises:
             Refused, Unavailable: as the kernel does.
         """
-        is_large = len(transaction.text) > PIECE_OF_CHANGE
+        is_large = len(transaction.text) > PIECE
         for number, piece in enumerate(pieces_of(transaction) if is_large else [transaction]):
             with self._table_watch.committing(len(piece.text)):
                 try:
@@ -499,7 +498,7 @@ def _differs_much(found: Installed | None) -> TypeGuard[Installed]:
     """True if a single transaction with the differences of a table would be long."""
     differences = found.differences.values() if found else ()
     elements = itertools.chain.from_iterable((*each.surplus, *each.missing) for each in differences)
-    return sum(len(each.text) for each in elements) > PIECE
+    return sum(len(each.text) for each in elements) > LOAD_PIECE
 
 
 def _since(generation: int, commits: Sequence[Commit], installed: Iterable[Installed | None]) -> Commit:

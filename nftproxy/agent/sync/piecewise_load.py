@@ -27,7 +27,7 @@ from nftproxy.model.stages import Stage
 from nftproxy.rules.pieces import pieces_of
 from nftproxy.rules.transaction import Commit, Transaction, delete_transaction, join
 
-PIECE = 512 * 1024
+LOAD_PIECE = 512 * 1024
 """Characters of a piece, some 11,600 elements: a piece of this size is sent.
 
 A longer transaction is cut into small pieces, which are gathered again: a single Service port may come to 5 MB.  At the
@@ -80,7 +80,7 @@ class PiecewiseLoad:
         """Send each piece as soon as it is full.  The rest stays gathered: it is the last piece."""
         size = 0
         for made in itertools.chain.from_iterable(map(_split, self._made)):
-            if size >= PIECE:  # and there is more
+            if size >= LOAD_PIECE:  # and there is more
                 if not self._under_way:
                     stack.enter_context(self._table_watch.committing(LARGE))
                 self._under_way.append(asyncio.ensure_future(self._kernel.apply(self._take_piece())))
@@ -117,4 +117,4 @@ class PiecewiseLoad:
 
 
 def _split(made: Transaction) -> list[Transaction]:
-    return [made] if len(made.text) <= PIECE else pieces_of(made)
+    return [made] if len(made.text) <= LOAD_PIECE else pieces_of(made)

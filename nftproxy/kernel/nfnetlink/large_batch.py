@@ -44,7 +44,7 @@ from nftproxy.netlink.codec import (
 
 LONG = 4096
 """Characters from which on a command of elements goes as bytes, some 90 elements."""
-PIECE = 8192
+CUT_AFTER = 8192
 """Characters of elements in one message.  They become 7 times as many bytes at most (`::` in a set of IPv6 addresses),
 and an attribute's length has 16 bits."""
 
@@ -221,7 +221,7 @@ def cut(text: str) -> CutText:
 def _pieces(text: str, start: int, end: int) -> Iterator[tuple[int, int]]:
     """Yield the places in a text at which the elements of each message begin and end."""
     while start < end:
-        comma = text.find(", ", start + PIECE, end)
+        comma = text.find(", ", start + CUT_AFTER, end)
         stop = end if comma < 0 else comma
         yield start, stop
         start = stop + len(", ")

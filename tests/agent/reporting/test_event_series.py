@@ -12,7 +12,7 @@ from nftproxy.agent.reporting.event_series import (
     NODE_BURST,
     NODE_REFILL,
     REFILL,
-    SILENCE,
+    SERIES_ENDS_AFTER,
     EventCorrelator,
     EventSeries,
 )
@@ -148,10 +148,10 @@ def test_a_series_ends() -> None:
     correlator = EventCorrelator()
     observed(correlator, "a")
     (first,) = sent(correlator)
-    observed(correlator, "a", now=SILENCE - 1)
-    assert sent(correlator, SILENCE - 1) == [first]
-    observed(correlator, "a", now=SILENCE)
-    (second,) = sent(correlator, SILENCE)
+    observed(correlator, "a", now=SERIES_ENDS_AFTER - 1)
+    assert sent(correlator, SERIES_ENDS_AFTER - 1) == [first]
+    observed(correlator, "a", now=SERIES_ENDS_AFTER)
+    (second,) = sent(correlator, SERIES_ENDS_AFTER)
     assert (second.count, second.began > first.began) == (1, True)
 
 

@@ -59,7 +59,7 @@ async def lines(answer: AsyncIterator[bytes]) -> list[Line]:
 
 def test_a_listing_yields_between_services(monkeypatch: pytest.MonkeyPatch) -> None:
     """A listing may stop after each Service, and Services that come and go meanwhile do it no harm."""
-    monkeypatch.setattr(queries, "PIECE", 0.0)
+    monkeypatch.setattr(queries, "WORK_SECONDS", 0.0)
     made = crowd()
 
     async def scenario() -> tuple[int, list[Line]]:

@@ -29,7 +29,7 @@ EVERYBODY = [*EVERYTHING, *CROWD]
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let a piece be small, so that few Services make several."""
-    monkeypatch.setattr(piecewise_load, "PIECE", 2048)
+    monkeypatch.setattr(piecewise_load, "LOAD_PIECE", 2048)
     monkeypatch.setattr(pipeline, "STEP", 10)
 
 
@@ -73,7 +73,7 @@ def test_a_table_of_another_shape_is_replaced_at_once(monkeypatch: pytest.Monkey
         earlier.setattr(pipeline.Pipeline, "_shape", lambda *_: "of-an-earlier-release")
         kernel = World().run(source((0, EVERYBODY)), until=1).kernel
     kernel.applied.clear()
-    monkeypatch.setattr(loading, "PIECE", 1_000)
+    monkeypatch.setattr(loading, "LOAD_PIECE", 1_000)
     World(kernel).run(source((0, EVERYBODY)), until=3 * SYNC_PERIOD).assert_in_step()
     (sent,) = texts(kernel)
     assert [sent.count(f"delete table {family.table}\n") for family in Family] == [1, 1]
@@ -85,7 +85,7 @@ def test_a_restart_sends_much_in_pieces(monkeypatch: pytest.MonkeyPatch, fewer: 
 
     The text of the load is made once.
     """
-    monkeypatch.setattr(loading, "PIECE", 1_000)
+    monkeypatch.setattr(loading, "LOAD_PIECE", 1_000)
     first, second = (EVERYTHING, EVERYBODY) if not fewer else (EVERYBODY, EVERYTHING)
     kernel = World().run(source((0, first)), until=1).kernel
     kernel.applied.clear()

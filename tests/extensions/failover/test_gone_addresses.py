@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from nftproxy_conformance.specification.oracle import Oracle
-from nftproxy_conformance.specification.world import Place, World
+from nftproxy_conformance.specification.world import Destination, World
 from nftproxy_conformance.strategies import quick
 from nftproxy_conformance.strategies.histories import histories
 from nftproxy_conformance.strategies.objects import all_settings
@@ -254,7 +254,7 @@ def test_a_start_ends_exactly_the_connections_that_the_specification_ends(
                 for (front, _), address in itertools.product(fronts, addresses):
                     flow = Flow(AddressPort(address, 1, Protocol.TCP))
                     ends = front in swept and is_stale(front, flow, swept[front])
-                    assert ends == oracle.ends(Place(front.address, front.protocol, front.port), address)
+                    assert ends == oracle.ends(Destination(front.address, front.protocol, front.port), address)
 
 
 def _endpoints(batch: Iterable[Event]) -> Iterator[Endpoint]:

@@ -50,7 +50,7 @@ def command(verb: str, container: str, elements: list[str]) -> str:
 def all_are_long(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let each command of elements go as bytes, in messages of a few elements."""
     monkeypatch.setattr(large_batch, "LONG", 1)
-    monkeypatch.setattr(large_batch, "PIECE", 100)
+    monkeypatch.setattr(large_batch, "CUT_AFTER", 100)
 
 
 def tables() -> tuple[Held, dict[Family, list[str]]]:
@@ -66,7 +66,7 @@ def test_a_load_makes_the_same_table(example: str, monkeypatch: pytest.MonkeyPat
     execute(full.text)
     before = tables()
     monkeypatch.setattr(large_batch, "LONG", 1)
-    monkeypatch.setattr(large_batch, "PIECE", 100)
+    monkeypatch.setattr(large_batch, "CUT_AFTER", 100)
     kernel = Kernel()
     replacement = made.full_transaction(dict.fromkeys(Family, Installed()))
     assert cut(replacement.text).commands

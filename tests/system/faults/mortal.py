@@ -29,7 +29,7 @@ def main() -> None:
         return real(self, transaction)
 
     if last is not None:
-        vars(piecewise_load)["PIECE"] = vars(pipeline)["STEP"] = 1
+        vars(piecewise_load)["LOAD_PIECE"] = vars(pipeline)["STEP"] = 1
         type.__setattr__(Kernel, "apply", apply)
     cli.main()
 

@@ -39,8 +39,8 @@ MOST_SERIES = 50_000
 """Limit of series: enough for 10,000 Services that this node uses, some by several kinds of address."""
 ENOUGH = 1.0
 """Seconds for which a reading is cached: the kernel isn't read more often, however many scrapes come."""
-PIECE, PAUSE = 500, 0.0005
-"""The thread sleeps `PAUSE` seconds after each `PIECE` entries or series, which take it 1 ms."""
+BETWEEN_PAUSES, PAUSE = 500, 0.0005
+"""The thread sleeps `PAUSE` seconds after each `BETWEEN_PAUSES` entries or series, which take it 1 ms."""
 PATIENCE = 5.0
 """Seconds that a scrape waits for a reading before it gets the last text.  Prometheus waits for 10 by default."""
 
@@ -151,7 +151,7 @@ class CountTotals:
         """Yield the items, with a rest after each piece."""
         for number, item in enumerate(items, 1):
             yield item
-            if not number % PIECE:
+            if not number % BETWEEN_PAUSES:
                 self._rest()
 
     def _entry(self, family: Family, counted: CountedSet, key: bytes) -> _CountedEntry:
