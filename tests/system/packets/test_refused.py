@@ -18,7 +18,7 @@ from nftproxy.model.addresses import Address
 from nftproxy.model.events import Put
 from nftproxy.model.objects import EndpointSlice, Place, Service
 from nftproxy.pipeline import Pipeline
-from tests.support.cluster import IP, Ip
+from tests.support.cluster import Ip
 from tests.support.factories import pipeline, service, slice_of
 from tests.support.waiting import wait_until
 
@@ -34,7 +34,9 @@ ERRORS = {
     True: ["no-route", "admin-prohibited", "addr-unreachable", "port-unreachable", "policy-fail", "reject-route"],
 }  # fmt: skip
 """The ICMP errors that nft can send, of IPv4 and IPv6."""
-FRAG_NEEDED, HOST_UNREACHABLE, TIME_EXCEEDED = (3, 4), (3, 1), (11, 0)
+TOO_BIG = {False: (3, 4), True: (2, 0)}
+"""Type and code of the ICMP error about a packet that is too large for a network, of IPv4 and IPv6."""
+UNREACHABLE, TIME_EXCEEDED = {False: (3, 1), True: (1, 3)}, {False: (11, 0), True: (3, 0)}
 
 
 class World:
@@ -310,108 +312,127 @@ def checksum(data: bytes) -> bytes:
     return struct.pack("!H", ~(total + (total >> 16)) & 0xFFFF)
 
 
+def packed(address: str) -> bytes:
+    """An address of either family."""
+    return socket.inet_pton(socket.AF_INET6 if ":" in address else socket.AF_INET, address)
+
+
 def ip_packet(source: str, destination: str, protocol: int, body: bytes) -> bytes:
-    """An IPv4 packet with the id `FORGED`, whose header checksum the kernel writes."""
-    ends = map(socket.inet_aton, (source, destination))
+    """A packet with the id, or the flow label, `FORGED`.  The kernel writes the checksum of an IPv4 header."""
+    ends = packed(source), packed(destination)
+    if ":" in source:
+        return struct.pack("!IHBB16s16s", 6 << 28 | FORGED, len(body), protocol, 64, *ends) + body
     return struct.pack("!BBHHHBBH4s4s", 0x45, 0, 20 + len(body), FORGED, 0, 64, protocol, 0, *ends) + body
+
+
+def pseudo_header(source: str, destination: str, protocol: int, length: int) -> bytes:
+    """The part of the header that a checksum covers (RFC 9293 3.1, RFC 8200 8.1)."""
+    return packed(source) + packed(destination) + struct.pack("!II", length, protocol)
 
 
 def reset(source: str, destination: str, dport: int, acknowledges: int) -> bytes:
     """A refusal as an endpoint sends it."""
     tcp = struct.pack("!HHIIBBHHH", 8080, dport, 0, acknowledges, 5 << 4, RST_ACK, 0, 0, 0)
-    pseudo = socket.inet_aton(source) + socket.inet_aton(destination) + struct.pack("!BBH", 0, 6, len(tcp))
+    pseudo = pseudo_header(source, destination, socket.IPPROTO_TCP, len(tcp))
     return ip_packet(source, destination, socket.IPPROTO_TCP, tcp[:16] + checksum(pseudo + tcp) + tcp[18:])
 
 
 def icmp_error(source: str, destination: str, sport: int, endpoint: str, kind: tuple[int, int]) -> bytes:
-    """An ICMP error of some type and code about the client's first packet to an endpoint: an IPv4 packet."""
+    """An ICMP error of some type and code about the client's first packet to an endpoint."""
     packet = ip_packet(
         destination, endpoint, socket.IPPROTO_TCP, struct.pack("!HHIIBBHHH", sport, 8080, 1, 0, 5 << 4, 2, 0, 0, 0)
     )
-    body = struct.pack("!BBHI", *kind, 0, 0) + packet
-    return ip_packet(source, destination, socket.IPPROTO_ICMP, body[:2] + checksum(body) + body[4:])
+    is_ipv6 = ":" in source
+    body = struct.pack("!BBHI", *kind, 0, 1280 * (is_ipv6 and kind == TOO_BIG[True])) + packet
+    protocol = socket.IPPROTO_ICMPV6 if is_ipv6 else socket.IPPROTO_ICMP
+    pseudo = pseudo_header(source, destination, protocol, len(body)) if is_ipv6 else b""
+    return ip_packet(source, destination, protocol, body[:2] + checksum(pseudo + body) + body[4:])
 
 
 class Forger:
     """A pod of node-a that sends refusals in the name of others, and the node's count of these."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: World, ip: Ip) -> None:
         self._world = world
-        self._socket = world.dead["here"].namespace.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_RAW)
+        family = socket.AF_INET6 if ip.is_ipv6 else socket.AF_INET
+        self._client = ip.of(world.pod)
+        self._socket = world.dead["here"].namespace.socket(family, socket.SOCK_RAW, socket.IPPROTO_RAW)
         world.node.load(
-            "table ip forged {\n chain c {\n type filter hook prerouting priority -300\n"
-            f"ip id {FORGED} counter\n }}\n}}\n"
+            "table inet forged {\n chain c {\n type filter hook prerouting priority -300\n"
+            f"{'ip6 flowlabel' if ip.is_ipv6 else 'ip id'} {FORGED} counter\n }}\n}}\n"
         )
         self._sent = 0
 
     def send(self, packet: bytes) -> None:
         """Send a packet to the client, and wait until the node has it."""
         self._sent += 1
-        self._socket.sendto(packet, (self._world.pod.address, 0))
+        self._socket.sendto(packet, (self._client, 0))
         wait_until(
-            lambda: f"packets {self._sent} " in self._world.node.node.run(["nft", "list", "table", "ip", "forged"])
+            lambda: f"packets {self._sent} " in self._world.node.node.run(["nft", "list", "table", "inet", "forged"])
         )
 
     def close(self) -> None:
         """Forget the count."""
         self._socket.close()
-        self._world.node.load("delete table ip forged")
+        self._world.node.load("delete table inet forged")
 
 
-def test_forged_resets_of_a_connection_that_waits(world: World) -> None:
+def test_forged_resets_of_a_connection_that_waits(world: World, ip: Ip) -> None:
     """A refusal that another pod forges has a waiting connection tried again, and never resets it.
 
     It acknowledges 0, which connection tracking takes for any number, and clients for none.
     """
-    with waiting(world) as (sport, forger):
+    with waiting(world, ip) as (sport, forger):
 
         def is_noted() -> bool:
-            forger.send(reset(world.live.address, world.pod.address, sport, 0))
-            return world.refused(IP) == [place(IP, world.live)]
+            forger.send(reset(ip.of(world.live), ip.of(world.pod), sport, 0))
+            return world.refused(ip) == [place(ip, world.live)]
 
         wait_until(is_noted)
 
 
-def test_forged_icmp_errors_of_a_connection_that_waits(world: World) -> None:
+def test_forged_icmp_errors_of_a_connection_that_waits(world: World, ip: Ip) -> None:
     """An ICMP error that another pod forges has a waiting connection tried again, and never ends it.
 
     A packet that was too large for a network is no refusal, but its sender must learn it.
     """
-    with waiting(world) as (sport, forger):
-        for kind in (FRAG_NEEDED, HOST_UNREACHABLE, TIME_EXCEEDED):
-            forger.send(icmp_error(world.dead["here"].address, world.pod.address, sport, world.live.address, kind))
-            assert world.stuck(IP) == (kind != FRAG_NEEDED)
-        world.move(IP)
+    source, client, endpoint = (ip.of(each) for each in (world.dead["here"], world.pod, world.live))
+    with waiting(world, ip) as (sport, forger):
+        for kinds in (TOO_BIG, UNREACHABLE, TIME_EXCEEDED):
+            forger.send(icmp_error(source, client, sport, endpoint, kinds[ip.is_ipv6]))
+            assert world.stuck(ip) == (kinds is not TOO_BIG)
+        world.move(ip)
 
 
 @contextlib.contextmanager
-def waiting(world: World) -> Iterator[tuple[int, Forger]]:
+def waiting(world: World, ip: Ip) -> Iterator[tuple[int, Forger]]:
     """The port of a connection that waits for an endpoint, and a forger.  In the end it must reach another endpoint."""
     with contextlib.ExitStack() as stack:
-        world.web(IP, world.live)
-        client = stack.enter_context(world.pod.namespace.socket(socket.AF_INET, socket.SOCK_STREAM))
+        world.web(ip, world.live)
+        family = socket.AF_INET6 if ip.is_ipv6 else socket.AF_INET
+        client = stack.enter_context(world.pod.namespace.socket(family, socket.SOCK_STREAM))
         with mute(world.live):
-            client.bind((world.pod.address, sport := next(SPORTS)))
+            client.bind((ip.of(world.pod), sport := next(SPORTS)))
             client.setblocking(False)
-            client.connect_ex((IP.vip, 80))
-            world.put(endpoints(IP, world.live, world.other))
-            yield sport, stack.enter_context(contextlib.closing(Forger(world)))
-            world.put(endpoints(IP, world.other))
+            client.connect_ex((ip.vip, 80))
+            world.put(endpoints(ip, world.live, world.other))
+            yield sport, stack.enter_context(contextlib.closing(Forger(world, ip)))
+            world.put(endpoints(ip, world.other))
         wait_until(lambda: select.select([], [client], [], 0)[1])
         assert client.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) == 0
 
 
-def test_forged_refusals_of_an_established_connection(world: World) -> None:
+def test_forged_refusals_of_an_established_connection(world: World, ip: Ip) -> None:
     """No refusal ends an established connection, whatever it acknowledges, and none is noted."""
-    world.web(IP, world.live, world.dead["away"])
-    world.leave_out(IP, world.dead["away"])
-    with world.pod.talk(IP.vip, 80, sport=(sport := next(SPORTS))) as conversation:
+    world.web(ip, world.live, world.dead["away"])
+    world.leave_out(ip, world.dead["away"])
+    with world.pod.talk(ip.vip, 80, sport=(sport := next(SPORTS))) as conversation:
         assert conversation.ask().name == "live"
-        victim, client = world.live.address, world.pod.address
-        with contextlib.closing(Forger(world)) as forger:
+        victim, client = ip.of(world.live), ip.of(world.pod)
+        with contextlib.closing(Forger(world, ip)) as forger:
             for acknowledges in (0, 1, 2**31, 2**32 - 1):
                 forger.send(reset(victim, client, sport, acknowledges))
-            for kind in (HOST_UNREACHABLE, TIME_EXCEEDED):
-                forger.send(icmp_error(victim, client, sport, victim, kind))
+            for kinds in (UNREACHABLE, TIME_EXCEEDED):
+                forger.send(icmp_error(victim, client, sport, victim, kinds[ip.is_ipv6]))
             assert conversation.ask().name == "live"
-    assert (world.refused(IP), world.stuck(IP)) == ([], 0)
+    assert (world.refused(ip), world.stuck(ip)) == ([], 0)
