@@ -12,7 +12,7 @@ from tests.system.faults.bench import Bench
 from tools.attacks.__main__ import attacked_bench
 from tools.attacks.at_once import all_at_once
 from tools.attacks.attacks import ATTACKS, Attack, attacked
-from tools.attacks.noise import UDP, small
+from tools.attacks.noise import UDP, beside, small
 
 SMALL = 0.1
 MOST_MEMORY = 703e6
@@ -34,6 +34,14 @@ def test_an_attack_is_bounded(bench: Bench, attack: Attack) -> None:
     found = attacked(bench, attack, ATTACKS.index(attack), SMALL)
     assert found.peak < MOST_MEMORY
     assert found.lines < 2 * (LINES_OF_A_NAMESPACE[0] + 2 * found.seconds) + 50
+
+
+def test_a_quiet_tenant_waits_beside_noise(bench: Bench) -> None:
+    """Its changes come beside noise, whose objects are gone afterwards."""
+    before = len(bench.server.objects("Service"))
+    assert beside(bench, small(2, 1), 1.0)
+    assert len(bench.server.objects("Service")) <= before + 1
+    bench.wait_until_right()
 
 
 def test_all_attacks_at_once_are_bounded(bench: Bench) -> None:

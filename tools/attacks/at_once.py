@@ -23,7 +23,7 @@ from tests.support import objects
 from tests.support.background import repeating
 from tests.system.faults.bench import Bench
 from tools.attacks.attacks import ATTACKS, PATIENCE, Attack, restart, single_bytes
-from tools.attacks.noise import ITS_IP, QUIET, Case, changes, quiet, waits
+from tools.attacks.noise import ITS_IP, QUIET, Case, Wait, changes, quiet, waits
 from tools.chaos.cluster import Cluster
 from tools.chaos.traffic import REST, Traffic
 
@@ -34,12 +34,12 @@ FEWEST = 500
 
 
 class Together(NamedTuple):
-    """The result: how often each attack was made, connections, seconds of the quiet tenant, and the peak in bytes."""
+    """The result: how often each attack was made, connections, waits of the quiet tenant, and the peak in bytes."""
 
     attacks: Counter[str]
     judged: int
     wrong: list[str]
-    waits: list[float]
+    waits: list[Wait]
     peak: int
 
 
@@ -70,7 +70,7 @@ def all_at_once(bench: Bench, noise: Sequence[Case], scale: float, seconds: floa
         def is_over() -> bool:
             return time.monotonic() >= end and len(made) == len(attacks) and traffic.judged >= FEWEST
 
-        found = list(waits(bench.server, kernel, is_over))
+        found = list(waits(bench.server, kernel, bench, is_over))
         peak = bench.peak
     restart(bench)
     bench.wait_until_right(PATIENCE)

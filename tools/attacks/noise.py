@@ -1,7 +1,8 @@
 """Noisy tenants, and the wait of a quiet tenant beside them.
 
 Noisy tenants change their Services, as a case says.  The quiet tenant's only endpoint is replaced some five times a
-second.  A *wait* is the time from the API server's event until the kernel has the new endpoint.
+second.  A *wait* is the time from the API server's event until this process, which is the API server too, finds the new
+endpoint in the kernel.  The processor time that the agent takes meanwhile depends less on other load of the machine.
 """
 
 from __future__ import annotations
@@ -17,7 +18,10 @@ from nftproxy.kernel.nfnetlink.elements import ElementLookup
 from nftproxy.model.addresses import Family
 from nftproxy.model.annotations import PREFIX
 from tests.support import objects as api
+from tests.support.background import repeating
+from tests.support.processes import AgentProcess
 from tests.support.waiting import wait_until
+from tests.system.faults.bench import Bench
 from tools.bench.cluster import NODE, Object
 
 MOVES = 0.2
@@ -36,6 +40,21 @@ class Case(NamedTuple):
     change: Callable[[int], Sequence[Object]]
     pause: float = TWICE_A_SECOND
     """Seconds between two changes."""
+
+
+class Noise(NamedTuple):
+    """A kind of noise, the waits beside it before it was cured, and its case."""
+
+    what: str
+    before: str
+    case: Case
+
+
+class Wait(NamedTuple):
+    """The seconds of a wait, and of the agent's processor time in it."""
+
+    seconds: float
+    work: float
 
 
 def hosts(first: str, count: int) -> list[str]:
@@ -103,6 +122,15 @@ def small(namespaces: int, each: int = 5) -> Case:
     return Case(start, change, 1 / count)
 
 
+def burst(number: int) -> list[Object]:
+    """Thirty Services of 60,000 rows each, every second time with other ports.  The budget has room for nine."""
+    made = list[Object]()
+    for index in range(30):
+        made.append(service("burst", f"s{index}", f"10.96.2.{index + 1}", named(60)))
+        made += slices_of("burst", f"s{index}", "22", 1_000, named(60, number % 2))
+    return made
+
+
 def flapping(number: int) -> list[Object]:
     """The slice of a Service with 1,000 fronts of UDP and 3 endpoints, every second time without the last."""
     return slices_of("flaps", "one", "23", 3 - number % 2, named(100, protocol="UDP"))
@@ -125,6 +153,17 @@ MIX = (PORTS, ROUND_ROBIN, MAGLEV, WEIGHTS, UDP, small(10, 2))
 """The cases that happen at once."""
 
 
+NOISES = (
+    Noise("50 Services of ten namespaces exchange an endpoint of 400 each second", "p50 1.9 s, most 4.4 s", small(10)),
+    Noise("a Service of 100,000 rows has other ports, twice a second", "most 13.0 s", PORTS),
+    Noise("the same has round-robin, and not", "most 7.2 s", ROUND_ROBIN),
+    Noise("a Service with 20 ports has consistent hashing, and not", "most 3.0 s", MAGLEV),
+    Noise("a Service of 25,000 rows has weights, and not", "most 1.2 s", WEIGHTS),
+    Noise("30 Services of 60,000 rows come at once", "most 15.6 s", Case(tuple, burst, 10.0)),
+    Noise("an endpoint of 1,000 fronts of UDP flaps four times a second", "p90 0.5 s", UDP),
+)
+
+
 def quiet(number: int) -> tuple[str, Object]:
     """The quiet tenant's slice, and the address of its only endpoint."""
     address = f"10.50.{number >> 8 & 255}.{number & 255}"
@@ -137,17 +176,33 @@ def changes(server: ApiServer, case: Case) -> Callable[[], object]:
     return lambda: server.put(*case.change(next(numbers)))
 
 
-def waits(server: ApiServer, kernel: ElementLookup, is_over: Callable[[], bool]) -> Iterator[float]:
-    """Replace the quiet tenant's endpoint again and again, and yield the seconds of each wait."""
+def waits(server: ApiServer, kernel: ElementLookup, agent: AgentProcess, is_over: Callable[[], bool]) -> Iterator[Wait]:
+    """Replace the quiet tenant's endpoint again and again, and yield each wait."""
     number = 0
     while not is_over():
         number += 1
         address, changed = quiet(number)
         server.put(changed)
-        began = time.monotonic()
+        began, work = time.monotonic(), agent.cpu
         _wait_for(kernel, address)
-        yield time.monotonic() - began
+        yield Wait(time.monotonic() - began, agent.cpu - work)
         time.sleep(MOVES)
+
+
+def beside(bench: Bench, case: Case, seconds: float) -> list[Wait]:
+    """Return the waits beside a case that goes on for so long.  Its objects are removed at the end."""
+    server, made = bench.server, {_key(each): each for each in (*case.start(), *case.change(0))}
+    server.put(api.service("web", namespace=QUIET, vips=[ITS_IP]), quiet(0)[1], *case.start())
+    over = time.monotonic() + seconds
+    with bench.lab.node.call(ElementLookup) as kernel, repeating(changes(server, case), case.pause):
+        found = list(waits(server, kernel, bench, lambda: time.monotonic() > over))
+    for kind, namespace, name in made:
+        server.delete(kind, namespace, name)
+    return found
+
+
+def _key(each: Object) -> tuple[str, str, str]:
+    return each["kind"], each["metadata"]["namespace"], each["metadata"]["name"]
 
 
 def _wait_for(kernel: ElementLookup, address: str) -> None:
