@@ -3,8 +3,8 @@
 A log must not grow with the number of times that a faulty object is written or listed.  So a fault is new only if the
 object didn't have it before, and an object has a limit of reported faults in a while, since a tenant may write another
 fault each time.  A namespace has a limit for all its objects, and so have all namespaces, since a tenant may give each
-object a new name.  Faults beyond a limit are counted, and the count is reported.  Memory is bounded by the objects that
-exist.
+object a new name.  Namespaces share all limits (model/fairness.py).  Faults beyond a limit are counted, and the count
+is reported.  Memory is bounded by the objects that exist.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from nftproxy.model.codes import NOTES, Code
 from nftproxy.model.errors import Problem
-from nftproxy.model.fairness import LineBudget
+from nftproxy.model.fairness import LineBudget, SharedRoom
 from nftproxy.model.objects import ObjectKey
 
 MOST_OF_ONE = 10
@@ -24,12 +24,21 @@ WHILE = 60.0
 """Seconds in which an object has at most `MOST_OF_ONE` faults reported."""
 
 MOST_WINDOWS = 4096
-"""Objects whose reported faults are counted at a time.  A further object waits until another's time is over."""
+"""Objects whose reported faults are counted at a time.  A further object waits until another's time is over, unless its
+namespace has fewer than its share."""
 
 MOST_AT_ONCE = 20
 """Faults that are reported at once.  Further faults are only counted."""
 
 Key = ObjectKey | str | None
+
+
+class _Fresh(NamedTuple):
+    """A new problem of an object, with the number of its report."""
+
+    number: int
+    key: Key
+    problem: Problem
 
 
 class _Window(NamedTuple):
@@ -51,9 +60,11 @@ class ProblemTracker:
         """Whether there is no fault, and nothing to report."""
         self._known: dict[Key, Sequence[Problem]] = {}
         self._listed: set[Key] = set()
-        self._fresh: list[tuple[Key, Problem]] = []
+        self._fresh = SharedRoom[_Fresh]()
+        self._reports = 0
         self._windows: dict[Key, _Window] = {}
         """The oldest is first."""
+        self._window_room = SharedRoom[Key]()
         self._budget = LineBudget()
 
     def begin_listing(self) -> None:
@@ -83,8 +94,13 @@ class ProblemTracker:
     def report(self, problem: Problem, key: Key = None) -> None:
         """Report a problem of an object with the next new faults."""
         self.is_idle = False
+        namespace = _namespace(key)
+        if (evicted := self._fresh.to_evict(namespace, MOST_AT_ONCE)) is not None:
+            self._fresh.remove(_namespace(evicted.key), evicted)
+            self._budget.leave_out()
         if len(self._fresh) < MOST_AT_ONCE:
-            self._fresh.append((key, problem))
+            self._reports += 1
+            self._fresh.add(namespace, _Fresh(self._reports, key, problem))
         else:
             self._budget.leave_out()
 
@@ -94,8 +110,11 @@ class ProblemTracker:
         Args:
             now: seconds of a clock that never goes back.
         """
-        fresh, self._fresh = self._fresh, []
-        within = [*self._ended_windows(now), *((key, each) for key, each in fresh if self._counts(key, each, now))]
+        fresh, self._fresh = sorted(self._fresh), SharedRoom[_Fresh]()
+        within = [
+            *self._ended_windows(now),
+            *((each.key, each.problem) for each in fresh if self._counts(each.key, each.problem, now)),
+        ]
         reported = [each for key, each in within if self._budget.admit(_namespace(key), now)]
         if note := self._budget.note("problems", now):
             reported.append(Problem("", "", "", note, Code.MORE_PROBLEMS))
@@ -105,7 +124,7 @@ class ProblemTracker:
     def _counts(self, key: Key, problem: Problem, now: float) -> bool:
         """Count a problem of an object, and return whether it is within the object's limit."""
         window = self._windows.get(key, _Window(now, 0, 0, problem.object))
-        if key not in self._windows and len(self._windows) >= MOST_WINDOWS:
+        if key not in self._windows and not self._has_room(key):
             self._budget.leave_out()
             return False
         is_within = window.reported < MOST_OF_ONE
@@ -114,6 +133,21 @@ class ProblemTracker:
         )
         return is_within
 
+    def _has_room(self, key: Key) -> bool:
+        """Return whether there is room for the window of a further object, which may be another's."""
+        namespace = _namespace(key)
+        evicted = self._window_room.to_evict(namespace, MOST_WINDOWS)
+        if evicted is not None:
+            self._budget.leave_out(self._forget(evicted).left_out)
+        if len(self._windows) >= MOST_WINDOWS:
+            return False
+        self._window_room.add(namespace, key)
+        return True
+
+    def _forget(self, key: Key) -> _Window:
+        self._window_room.remove(_namespace(key), key)
+        return self._windows.pop(key)
+
     def _ended_windows(self, now: float) -> list[tuple[Key, Problem]]:
         """Forget the windows that are over.  Return a problem for each of these that has left problems out."""
         reported: list[tuple[Key, Problem]] = []
@@ -121,7 +155,7 @@ class ProblemTracker:
             key, window = next(iter(self._windows.items()))
             if now - window.since < WHILE:
                 break
-            del self._windows[key]
+            self._forget(key)
             if window.left_out:
                 text = f"and {window.left_out} more problems, as it was written again and again"
                 reported.append((key, Problem("", window.name, "", text, Code.MORE_PROBLEMS)))

@@ -1,25 +1,30 @@
-"""How namespaces share a bounded thing: room, processor time, or lines of a log.
+"""How namespaces share a bounded thing: room, processor time, places in a queue, or lines of a log.
 
 Tenants choose how much they ask for, so each bound is divided between namespaces:
 
 * **Room** is divided by max-min fairness (`divide`).  A namespace that asks for at most an equal share gets all of its
   demand, and the rest is divided equally between the others.
-* **Items** are admitted up to a bound.  Beyond it the namespace with the most items makes room for any that has fewer
-  (`SharedRoom`).
+* **Items that can be evicted** are admitted up to a bound.  Beyond it the namespace with the most items makes room for
+  any that has fewer (`SharedRoom`).
+* **Items that can't be evicted** follow dynamic thresholds (`Holdings.room`): the fuller it is, the fewer items a
+  namespace may have.
+* **A queue** serves namespaces in turn (`TurnQueue`, and `turn_numbers` where the order depends on more).
 * **Time** that a namespace has used counts as a debt, which time pays off (`Debts`).  The namespace with the least debt
   comes first, and a namespace that uses less than an equal share soon owes nothing.
-* **A rate** is a token bucket (`TokenBucket`), and `SharedRate` has a bucket for each namespace and another for all.
-  `LineBudget` is such a rate of lines of the log.
+* **A rate** is a token bucket (`TokenBucket`).  `SharedRate` divides a rate between namespaces: debts with dynamic
+  thresholds.  `LineBudget` is such a rate of lines of the log.
 
 The invariants, which tests/model/test_fairness.py checks: a namespace that asks for less than an equal share loses
-nothing, the sum never exceeds the bound, and the work is in proportion to the namespaces that ask for more.  Memory is
-bounded.  Time comes in as a value, in seconds of a clock that never goes back.
+nothing, the sum never exceeds the bound, and the work is in proportion to the namespaces that ask for more.  By dynamic
+thresholds an equal share is that of the namespaces that ask for more, and a further one.  Memory is bounded.  Time
+comes in as a value, in seconds of a clock that never goes back.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
-from collections.abc import Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from heapq import heapify, heappop, heappush
 from typing import Generic, TypeVar
 
@@ -58,6 +63,56 @@ def divide(largest_first: Iterable[tuple[int, Name]], asked: int, total: int) ->
     return share, beyond
 
 
+class Holdings:
+    """The number of items of each name."""
+
+    def __init__(self) -> None:
+        self.total = 0
+        """The number of items of all names."""
+        self._counts: dict[str, int] = {}
+        self._largest_first = list[tuple[int, int, str]]()
+        """A heap of the counts, below zero, each with the number of the change and the name.  Some are out of date."""
+        self._changes = 0
+
+    def __len__(self) -> int:
+        """Return the number of names that have items."""
+        return len(self._counts)
+
+    def count(self, name: str) -> int:
+        """Return the number of items of a name."""
+        return self._counts.get(name, 0)
+
+    def add(self, name: str, by: int = 1) -> None:
+        """Add a number of items of a name, or remove them if the number is negative."""
+        count = self._counts.pop(name, 0) + by
+        self.total += by
+        if count:
+            self._counts[name] = count
+            self._changes += 1
+            heappush(self._largest_first, (-count, self._changes, name))
+        if len(self._largest_first) > 2 * len(self._counts) + 16:
+            self._largest_first = [(-known, turn, each) for turn, (each, known) in enumerate(self._counts.items())]
+            heapify(self._largest_first)
+
+    def largest(self) -> str:
+        """Return the name with the most items, the one that has had as many for longest, or "" if there are none."""
+        while self._largest_first:
+            count, _, name = self._largest_first[0]
+            if self._counts.get(name) == -count:
+                return name
+            heappop(self._largest_first)
+        return ""
+
+    def room(self, name: str, most: int) -> int:
+        """Return how many further items a name may have, of items that nobody can evict.
+
+        A name leaves as much room as it has items (dynamic thresholds, Choudhury and Hahne 1998).  So a name alone gets
+        half, and beside any number of others there is room for a further one.  A name that comes late gets less, until
+        items of the others end.
+        """
+        return most - self.total - self.count(name)
+
+
 class SharedRoom(Generic[Item]):
     """The items of each name, where the number of all items is bounded.
 
@@ -67,43 +122,114 @@ class SharedRoom(Generic[Item]):
     def __init__(self) -> None:
         self._of: dict[str, dict[Item, None]] = {}
         """The items of each name, the latest at the end."""
-        self._size = 0
-        self._largest = ""
-        """The name with the most items, or "" if that must be looked up."""
+        self._held = Holdings()
 
     def __len__(self) -> int:
         """Return the number of items of all names."""
-        return self._size
+        return self._held.total
+
+    def __iter__(self) -> Iterator[Item]:
+        """Yield all items, name by name."""
+        return itertools.chain.from_iterable(self._of.values())
 
     def count(self, name: str) -> int:
         """Return the number of items of a name."""
-        return len(self._of.get(name, ()))
+        return self._held.count(name)
 
     def to_evict(self, name: str, most: int) -> Item | None:
         """Return the item whose room a new item of `name` takes, None if there is room, or `name` has its share.
 
         It is the latest of the name with the most items.
         """
-        if self._size < most:
+        if len(self) < most:
             return None
-        self._largest = self._largest or max(self._of, key=self.count, default="")
-        if self.count(self._largest) <= self.count(name) + 1:
+        largest = self._held.largest()
+        if self.count(largest) <= self.count(name) + 1:
             return None
-        return next(reversed(self._of[self._largest]))
+        return next(reversed(self._of[largest]))
+
+    def to_replace(self, name: str, most: int) -> Item | None:
+        """Return the item whose room a new item of `name` takes, None if there is room: new items always come in.
+
+        It is the oldest of the name with the most items, which is `name` if none has more.
+        """
+        if len(self) < most:
+            return None
+        largest = self._held.largest()
+        return self.oldest(name if self.count(name) == self.count(largest) else largest)
+
+    def oldest(self, name: str) -> Item:
+        """Return the oldest item of a name that has some."""
+        return next(iter(self._of[name]))
 
     def add(self, name: str, item: Item) -> None:
         """Add an item that isn't there yet."""
         self._of.setdefault(name, {})[item] = None
-        self._size += 1
-        self._largest = ""
+        self._held.add(name)
 
     def remove(self, name: str, item: Item) -> None:
         """Remove an item."""
         del self._of[name][item]
         if not self._of[name]:
             del self._of[name]
-        self._size -= 1
-        self._largest = ""
+        self._held.add(name, -1)
+
+
+class TurnQueue(Generic[Item]):
+    """Items that wait.  Names take turns, and the items of a name come in their order."""
+
+    def __init__(self) -> None:
+        self._of: dict[str, dict[Item, None]] = {}
+        """The items of each name.  The first name has the next turn."""
+
+    def __bool__(self) -> bool:
+        """Return whether any item waits."""
+        return bool(self._of)
+
+    def names(self) -> Iterable[str]:
+        """Return the names in the order of their turns."""
+        return self._of
+
+    def of(self, name: str) -> Iterable[Item]:
+        """Return the items of a name in their order."""
+        return self._of.get(name, ())
+
+    def add(self, name: str, item: Item) -> None:
+        """Add an item, unless it is there.  A new name comes last."""
+        self._of.setdefault(name, {})[item] = None
+
+    def discard(self, name: str, item: Item) -> bool:
+        """Remove an item that needs no turn any more, and return whether it was there."""
+        items = self._of.get(name, {})
+        if item not in items:
+            return False
+        del items[item]
+        if not items:
+            del self._of[name]
+        return True
+
+    def take(self, name: str, item: Item) -> None:
+        """Remove an item that has its turn.  Its name comes last from now on."""
+        items = self._of.pop(name)
+        del items[item]
+        if items:
+            self._of[name] = items
+
+    def clear(self) -> None:
+        """Remove all items."""
+        self._of.clear()
+
+
+def turn_numbers(items: Iterable[Item], name_of: Callable[[Item], str]) -> Iterator[tuple[int, Item]]:
+    """Yield each item with the number of its name's earlier items.
+
+    In the order of these numbers names take turns: the first item of each comes before the second of any.
+    """
+    before = Counter[str]()
+    for item in items:
+        name = name_of(item)
+        yield before[name], item
+        before[name] += 1
 
 
 class Debts:
@@ -120,6 +246,7 @@ class Debts:
         self._now = 0.0
         self._paid = 0.0  # by a namespace that has always owed
         self._free_at: dict[str, float] = {}  # what `_paid` will be when a namespace owes nothing
+        self._sum = 0.0  # of these
         self._first = list[tuple[float, str]]()  # a heap of these, with entries that are out of date
 
     def __len__(self) -> int:
@@ -131,6 +258,7 @@ class Debts:
         self._pay(now)
         debt = min(self._free_at.get(name, self._paid) - self._paid + seconds, self._longest)
         if debt > 0:
+            self._sum += self._paid + debt - self._free_at.get(name, 0.0)
             self._free_at[name] = self._paid + debt
             heappush(self._first, (self._paid + debt, name))
         if len(self._first) > 2 * len(self._free_at) + 16:
@@ -141,6 +269,11 @@ class Debts:
         """Return the debt of a namespace in seconds."""
         self._pay(now)
         return max(0.0, self._free_at.get(name, self._paid) - self._paid)
+
+    def total(self, now: float) -> float:
+        """Return the sum of all debts in seconds."""
+        self._pay(now)
+        return max(0.0, self._sum - self._paid * len(self._free_at))
 
     def _pay(self, now: float) -> None:
         """Pay debts off for the time that has passed.  The work is in proportion to the charges."""
@@ -155,6 +288,7 @@ class Debts:
                 left -= (free_at - self._paid) / pace
                 self._paid = free_at
                 del self._free_at[name]
+                self._sum = self._sum - free_at if self._free_at else 0.0
             heappop(self._first)
 
 
@@ -171,63 +305,61 @@ class TokenBucket:
         """Return whether all tokens are there: each that was taken has been refilled."""
         return self._full_at <= now
 
+    @property
+    def due(self) -> float:
+        """The time from which there is a token."""
+        return self._full_at - self._spare
+
     def wait(self, now: float) -> float:
         """Return the seconds until there is a token, 0 if there is a token now.
 
         Sums of times are off by less than a microsecond, which must not cost a token.
         """
-        return max(0.0, round(self._full_at - self._spare - now, 6))
+        return max(0.0, round(self.due - now, 6))
 
-    def spend(self, now: float) -> None:
-        """Take a token."""
-        self._full_at = max(self._full_at, now) + self._refill
+    def spend(self, now: float, tokens: float = 1.0) -> None:
+        """Take a token, or as many as something has cost: the next comes when all are refilled."""
+        self._full_at = max(self._full_at, now) + self._refill * tokens
 
 
-class SharedRate(Generic[Name]):
-    """A rate for each name and for all names together, with the number of refusals of each.
+class SharedRate:
+    """A rate that names share, with the number of refusals of each.
 
-    A name is refused if its own bucket is empty, and then takes nothing of the others' bucket.
+    A name owes each token that it has taken, at most its own burst, and all owe at most the common burst.  A name
+    leaves as much of that as it owes (`Holdings.room`), so a name that asks for less than an equal share is never
+    refused, however many take all that they get.
     """
 
     def __init__(self, own: tuple[int, float], together: tuple[int, float], most: int) -> None:
         """Both rates are the burst, and the seconds until the next token.  `most` names are remembered."""
-        self._own = own
-        self._together = TokenBucket(*together)
+        self._own, own_refill = own
+        self._together, refill = together
+        self._debts = Debts(1 / own_refill, 1 / refill, self._own)
         self._most = most
-        self._buckets: dict[Name, TokenBucket] = {}
-        self._refused = Counter[Name]()
+        self._refused = Counter[str]()
 
-    def admit(self, name: Name, now: float) -> bool:
+    def admit(self, name: str, now: float) -> bool:
         """Take a token of a name, and return whether there was one."""
-        bucket = self._buckets.get(name) or self._new_bucket(name, now)
-        is_admitted = bucket is not None and not bucket.wait(now) and not self._together.wait(now)
-        if bucket is not None and is_admitted:
-            bucket.spend(now)
-            self._together.spend(now)
+        debt = self._debts.of(name, now)
+        room = min(self._own, self._together - self._debts.total(now)) - debt
+        is_admitted = round(room, 6) >= 1 and (debt > 0 or len(self._debts) < self._most)
+        if is_admitted:
+            self._debts.charge(name, 1.0, now)
         elif len(self._refused) < self._most or name in self._refused:
             self._refused[name] += 1
         return is_admitted
 
-    def pop_refused(self) -> list[tuple[Name, int]]:
+    def pop_refused(self) -> list[tuple[str, int]]:
         """Return the number of refusals of each name since the last call, the most first."""
-        found, self._refused = self._refused, Counter[Name]()
+        found, self._refused = self._refused, Counter[str]()
         return found.most_common()
-
-    def _new_bucket(self, name: Name, now: float) -> TokenBucket | None:
-        """Return a bucket for a name, None if as many names are remembered as may be."""
-        if len(self._buckets) >= self._most:
-            self._buckets = {known: bucket for known, bucket in self._buckets.items() if not bucket.is_full(now)}
-        if len(self._buckets) >= self._most:
-            return None
-        self._buckets[name] = TokenBucket(*self._own)
-        return self._buckets[name]
 
 
 class LineBudget:
     """A budget for lines of the log whose number tenants decide: a rate for each namespace, and one for all."""
 
     def __init__(self) -> None:
-        self._rate = SharedRate[str](LINES_OF_A_NAMESPACE, LINES_OF_ALL, MOST_NAMESPACES)
+        self._rate = SharedRate(LINES_OF_A_NAMESPACE, LINES_OF_ALL, MOST_NAMESPACES)
         self.left_out = 0
         """Lines that were left out since the last note."""
         self._next_note = 0.0
@@ -238,9 +370,9 @@ class LineBudget:
         self.left_out += not is_admitted
         return is_admitted
 
-    def leave_out(self) -> None:
-        """Count a line that is left out for another reason."""
-        self.left_out += 1
+    def leave_out(self, lines: int = 1) -> None:
+        """Count lines that are left out for another reason."""
+        self.left_out += lines
 
     def note(self, things: str, now: float) -> str:
         """Return how many lines were left out, with the namespace that has the most, or "" if none or too early.

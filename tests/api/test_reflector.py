@@ -1090,6 +1090,27 @@ def test_suppressed_faults_are_counted_for_any_number_of_objects() -> None:
     )
 
 
+def test_a_tenant_with_many_faults_hides_no_other_tenants() -> None:
+    """A namespace with few faults has each of them logged, beside thousands of another's in the same listing."""
+    tracker, other = ProblemTracker(), Problem("", "Service quiet/web", "", "x", Code.SERVICE_FIELD)
+    for number in range(1000):
+        tracker.record(ObjectKey("evil", f"s{number}"), [problem("x")])
+    tracker.record(ObjectKey("quiet", "web"), [other])
+    said = tracker.pop_new(0.0)
+    assert (len(said), other in said) == (MOST_AT_ONCE + 1, True)
+
+
+def test_a_tenant_with_many_faulty_objects_takes_no_other_tenants_room() -> None:
+    """A namespace with few faulty objects has their faults logged, beside any number of another's in a minute."""
+    tracker, other = ProblemTracker(), Problem("", "Service quiet/web", "", "x", Code.SERVICE_FIELD)
+    for number in range(MOST_WINDOWS + 100):
+        tracker.record(ObjectKey("evil", f"s{number}"), [problem("x")])
+        tracker.pop_new(0.0)
+    tracker.record(ObjectKey("quiet", "web"), [other])
+    assert tracker.pop_new(0.0) == [other]
+    assert len(tracker._windows) == len(tracker._window_room) == MOST_WINDOWS
+
+
 def test_new_names_do_not_fill_the_log() -> None:
     """A tenant whose Services come and go has its namespace's lines, another has its own, and the rest is counted."""
     tracker, said, seconds = ProblemTracker(), list[Problem](), 60

@@ -1,8 +1,8 @@
 """Limits on connections to the HTTP servers: for each client, for each listener, and for the process.
 
 Any client that reaches a health port may open connections and send nothing.  Beyond a limit each new connection closes
-an old one: the oldest of the client with the most connections.  So a client that opens many closes its own, and an
-occasional probe always gets an answer.
+an old one: the oldest of the client with the most connections (model/fairness.py, with clients as its names).  So a
+client that opens many closes its own, and an occasional probe always gets an answer.
 
 A connection that is served costs ten times as much as a connection that is closed at once.  So if connections come
 faster than they are accepted, a client that opens more than `RATE` a second is refused the rest (`ClientRates`), which
@@ -16,13 +16,12 @@ import asyncio
 import errno
 import os
 import time
-from collections import Counter
 from collections.abc import Callable, Hashable
 from ipaddress import ip_address, ip_network
 from typing import NamedTuple
 
 from nftproxy.agent.http.reserve import NO_RESERVE, Reserve
-from nftproxy.model.fairness import TokenBucket
+from nftproxy.model.fairness import SharedRoom, TokenBucket
 
 Handler = Hashable
 
@@ -125,6 +124,8 @@ class BoundedConnections:
         self.limits = limits
         self.reserve = reserve
         self._open: dict[Handler, _Open] = {}
+        self._all = SharedRoom[Handler]()
+        self._of_listener: dict[Hashable, SharedRoom[Handler]] = {}
         self._listeners = 0
 
     def __len__(self) -> int:
@@ -146,22 +147,30 @@ class BoundedConnections:
         self._listeners -= 1
 
     def add(self, handler: Handler, listener: Hashable, transport: asyncio.WriteTransport) -> None:
-        """Add a connection, and close an older one for each limit that is exceeded."""
+        """Close an older connection if a limit would be exceeded, and add a connection."""
         peer = transport.get_extra_info("peername")
-        made = _Open(listener, peer[0] if peer else "", transport)
-        self._open[handler] = made
-        self._bound(self.limits.of_a_client, lambda each: each[:2] == made[:2])
-        self._bound(self.limits.of_a_listener, lambda each: each.listener == listener)
-        self._bound(self.limits.connections, lambda _: True)
+        client = peer[0] if peer else ""
+        here = self._of_listener.setdefault(listener, SharedRoom())
+        if here.count(client) >= self.limits.of_a_client:
+            self._close(here.oldest(client))
+        self._close(here.to_replace(client, self.limits.of_a_listener))
+        self._close(self._all.to_replace(client, self.limits.connections))
+        self._open[handler] = _Open(listener, client, transport)
+        self._all.add(client, handler)
+        self._of_listener.setdefault(listener, here).add(client, handler)
 
     def remove(self, handler: Handler) -> None:
         """Remove a connection."""
-        self._open.pop(handler, None)
+        if (known := self._open.pop(handler, None)) is None:
+            return
+        self._all.remove(known.client, handler)
+        here = self._of_listener[known.listener]
+        here.remove(known.client, handler)
+        if not len(here):
+            del self._of_listener[known.listener]
 
-    def _bound(self, most: int, belongs: Callable[[_Open], bool]) -> None:
-        """If a group has too many connections, close the oldest connection of the client with the most."""
-        found = {handler: each for handler, each in self._open.items() if belongs(each)}
-        if len(found) > most:
-            ((client, _),) = Counter(each.client for each in found.values()).most_common(1)
-            oldest = next(handler for handler, each in found.items() if each.client == client)
-            self._open.pop(oldest).transport.abort()
+    def _close(self, handler: Handler | None) -> None:
+        if handler is not None:
+            transport = self._open[handler].transport
+            self.remove(handler)
+            transport.abort()

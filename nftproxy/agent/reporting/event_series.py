@@ -6,7 +6,7 @@ bounded in any case, in the way of client-go's recorder (tools/record, EventCorr
 * Occurrences of an object with the same reason and code form a series.  The first creates an Event, and each further
   raises its count.  A state that lasts counts once, however often it is reported.
 * Each object has a token bucket, and the node has another.  Without a token a series waits and goes on counting, and
-  the count by then is sent.
+  the count by then is sent.  Namespaces take turns (model/fairness.py).
 * A series ends an hour after it began, when kube-apiserver deletes the Event.
 
 Time comes in as a value: seconds of a monotonic clock, and the wall clock's time.
@@ -22,7 +22,7 @@ import msgspec
 
 from nftproxy.agent.reporting.occurrences import Occurrence
 from nftproxy.model.codes import AnyCode
-from nftproxy.model.fairness import TokenBucket
+from nftproxy.model.fairness import SharedRoom, TokenBucket, TurnQueue
 from nftproxy.model.objects import ObjectKey
 
 BURST = 25
@@ -36,7 +36,8 @@ NODE_REFILL = 1.0
 SERIES_ENDS_AFTER = 3600.0
 """Seconds after which a series ends: kube-apiserver deletes Events after an hour by default (--event-ttl)."""
 MOST = 4096
-"""Limit of series, and of objects with a bucket: beyond it the oldest are evicted (client-go: maxLruCacheEntries)."""
+"""Limit of series, and of objects with a bucket: beyond it the oldest of the namespace with the most are evicted
+(client-go: maxLruCacheEntries)."""
 
 
 class _Key(NamedTuple):
@@ -77,8 +78,11 @@ class EventCorrelator:
         self.dropped = 0
         """Series that were evicted before they could be sent."""
         self._series: dict[_Key, EventSeries] = {}
-        self._due: dict[_Key, None] = {}
+        self._room = SharedRoom[_Key]()
+        """The keys of all series."""
+        self._due = TurnQueue[_Key]()
         self._buckets: dict[ObjectKey, TokenBucket] = {}
+        self._bucket_room = SharedRoom[ObjectKey]()
         self._node = TokenBucket(NODE_BURST, NODE_REFILL)
         self._latest = datetime.datetime.min.replace(tzinfo=datetime.UTC)
 
@@ -95,8 +99,9 @@ class EventCorrelator:
         said = hash(tuple(each.note for each in together))
         series = self._series.get(key)
         if series is None or now - series.since >= SERIES_ENDS_AFTER:
-            self._series.pop(key, None)
-            self._evict_oldest()
+            if series is not None:
+                self._room.remove(key.subject.namespace, key)
+            self._make_room(key)
             # No two series begin at the same time, as the names of an object's Events have the time of their beginning
             self._latest = max(wall, self._latest + datetime.timedelta(microseconds=1))
             self._series[key] = EventSeries(_first_of(together), self._latest, 1, wall, since=now, said=said)
@@ -104,15 +109,16 @@ class EventCorrelator:
             return
         else:
             series.count, series.last, series.said = series.count + 1, wall, said
-        self._due[key] = None
+        self._due.add(key.subject.namespace, key)
 
-    def _evict_oldest(self) -> None:
-        while len(self._series) >= MOST:
-            oldest = next(iter(self._series))
-            del self._series[oldest]
-            if oldest in self._due:
-                del self._due[oldest]
-                self.dropped += 1
+    def _make_room(self, key: _Key) -> None:
+        """Make room for a new series."""
+        if (evicted := self._room.to_replace(key.subject.namespace, MOST)) is not None:
+            namespace = evicted.subject.namespace
+            self._room.remove(namespace, evicted)
+            del self._series[evicted]
+            self.dropped += self._due.discard(namespace, evicted)
+        self._room.add(key.subject.namespace, key)
 
     def next(self, now: float) -> tuple[EventSeries | None, float | None]:
         """Return the series to send now, or the seconds until there may be a series (None if the queue is empty)."""
@@ -122,21 +128,23 @@ class EventCorrelator:
         if pause:
             return None, pause
         pauses = []
-        for key in self._due:
+        for key in (each for namespace in self._due.names() for each in self._due.of(namespace)):
             bucket = self._bucket(key.subject)
             pause = bucket.wait(now)
             if not pause:
                 bucket.spend(now)
                 self._node.spend(now)
-                del self._due[key]
+                self._due.take(key.subject.namespace, key)
                 return self._series[key], None
             pauses.append(pause)
         return None, min(pauses)
 
     def _bucket(self, subject: ObjectKey) -> TokenBucket:
         if subject not in self._buckets:
-            if len(self._buckets) >= MOST:
-                del self._buckets[next(iter(self._buckets))]
+            if (evicted := self._bucket_room.to_replace(subject.namespace, MOST)) is not None:
+                self._bucket_room.remove(evicted.namespace, evicted)
+                del self._buckets[evicted]
+            self._bucket_room.add(subject.namespace, subject)
             self._buckets[subject] = TokenBucket(BURST, REFILL)
         return self._buckets[subject]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 import itertools
 import logging
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence, Set
@@ -17,6 +18,7 @@ from nftproxy.logs import inform, warn
 from nftproxy.model.addresses import FAMILY_NAMES, Address, Family
 from nftproxy.model.codes import AnyCode, Code
 from nftproxy.model.errors import Problem
+from nftproxy.model.fairness import turn_numbers
 from nftproxy.model.objects import ObjectKey
 from nftproxy.model.texts import first_of
 from nftproxy.model.whereabouts import elsewhere
@@ -33,7 +35,7 @@ ReportOngoing = Callable[[AnyCode, Mapping[str, str], str], None]
 
 MOST_REPORTED = 100
 """Services beyond a limit or the budget that Events report.  Thousands may be beyond the budget, and each report costs
-time after each change.  `nftproxy list quarantined` names all."""
+time after each change.  Namespaces take turns, and `nftproxy list quarantined` names all."""
 
 
 class FaultReporter:
@@ -54,6 +56,8 @@ class FaultReporter:
         self._holders = _Holders()
         self._ongoing: dict[AnyCode, frozenset[Hashable]] = {}
         self._excess_changes = 0
+        self._reported: Sequence[ObjectKey] = ()
+        """The Services of `_excessive` that Events report."""
 
     def report_services(self) -> None:
         """Report the Services that the pipeline serves in part or not at all.  Call this after each commit."""
@@ -181,8 +185,9 @@ class FaultReporter:
         state = self._pipeline.state
         excessive = state.excessive
         if excessive:
-            reported = itertools.islice(excessive.items(), MOST_REPORTED)
-            self._events.report(itertools.starmap(occurrences.excess, reported))
+            if self._excess_changes != state.excess_changes:
+                self._reported = _in_turn(excessive)
+            self._events.report(occurrences.excess(each, excessive[each]) for each in self._reported)
         if self._excess_changes == state.excess_changes:
             return
         self._excess_changes = state.excess_changes
@@ -265,3 +270,9 @@ def _by_namespace(
     for key in sorted(services):
         found.setdefault((key.namespace, excessive[key].code if key in excessive else None), []).append(key)
     return found.values()
+
+
+def _in_turn(services: Iterable[ObjectKey]) -> list[ObjectKey]:
+    """Return at most `MOST_REPORTED` Services, the first of each namespace before the second of any."""
+    numbered = turn_numbers(services, lambda each: each.namespace)
+    return [key for _, key in heapq.nsmallest(MOST_REPORTED, numbered, key=lambda each: each[0])]

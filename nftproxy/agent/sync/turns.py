@@ -32,12 +32,11 @@ was assigned anew goes to the endpoints of its last owner.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from types import MappingProxyType
 from typing import NamedTuple
 
-from nftproxy.model.fairness import Debts
+from nftproxy.model.fairness import Debts, TokenBucket, turn_numbers
 from nftproxy.model.objects import ObjectKey, Service
 
 LARGE = 0.25
@@ -86,10 +85,10 @@ class Turns:
         self._large: dict[ObjectKey, None] = {}
         self._chosen: dict[ObjectKey, int] = {}
         self._beside: dict[ObjectKey, int] = {}
-        self._due = 0.0  # of all large Services
-        self._due_of: dict[str, float] = {}  # of the large Services of a namespace
+        self._rest = TokenBucket(1, REST)  # of all large Services, a token for each second that they take
+        self._rest_of: dict[str, TokenBucket] = {}  # of the large Services of a namespace
         self._debts = Debts(1 / (1 + OWN_REST), 1 / (1 + REST), LONGEST_DEBT)  # for small changes
-        self._busy_due = 0.0  # of all busy namespaces
+        self._busy_rest = TokenBucket(1, REST)  # of all busy namespaces
 
     def choose(
         self,
@@ -108,7 +107,7 @@ class Turns:
         round_ = quiet
         if len(quiet) < len(small):
             busy = {key: since for key, since in small.items() if key not in quiet}
-            if max(min(busy.values()), self._busy_due) <= now - (PATIENCE if quiet else 0.0):
+            if max(min(busy.values()), self._busy_rest.due) <= now - (PATIENCE if quiet else 0.0):
                 round_ = busy
         late = list[ObjectKey]()
         if len(small) < len(waiting):
@@ -151,11 +150,12 @@ class Turns:
         if self._quiet(small, now):
             return now
         dues = [self.due(key) for key in waiting if key not in small]
-        return min([*dues, *([max(self._busy_due, now)] if small else [])], default=float("inf"))
+        return min([*dues, *([max(self._busy_rest.due, now)] if small else [])], default=float("inf"))
 
     def due(self, service: ObjectKey) -> float:
         """Return when it is a large Service's turn."""
-        return max(self._due, self._due_of.get(service.namespace, 0.0))
+        own = self._rest_of.get(service.namespace)
+        return max(self._rest.due, own.due if own else 0.0)
 
     def charge(self, seconds: float, now: float) -> Expense | None:
         """Charge the cost of the chosen Services' changes.  Return the largest change, if it is large."""
@@ -169,16 +169,17 @@ class Turns:
 
     def _charge(self, chosen: Mapping[ObjectKey, int], seconds: float, now: float) -> Expense | None:
         costs = self._costs(chosen, seconds)
-        self._drop_past_dues(now)
+        self._rest_of = {name: rest for name, rest in self._rest_of.items() if not rest.is_full(now)}
         for key, cost in costs.items():
             self._large.pop(key, None)
             if cost >= LARGE:
                 self._large[key] = None
-                self._rest(key.namespace, cost, now)
+                self._rest.spend(now, cost)
+                self._rest_of.setdefault(key.namespace, TokenBucket(1, OWN_REST)).spend(now, cost)
             else:
                 self._debts.charge(key.namespace, cost, now)
         if seconds >= TRIFLE and any(self._debts.of(key.namespace, now) > ALLOWANCE for key in costs):
-            self._busy_due = now + REST * seconds
+            self._busy_rest.spend(now, seconds)
         for key in list(self._large)[: max(0, len(self._large) - MOST_LARGE)]:
             del self._large[key]
         if seconds < LARGE or not costs:
@@ -194,24 +195,18 @@ class Turns:
         total = sum(sizes.values())
         return {key: seconds * size / total for key, size in sizes.items()}
 
-    def _rest(self, namespace: str, cost: float, now: float) -> None:
-        self._due = max(now, self._due) + REST * cost
-        self._due_of[namespace] = max(now, self._due_of.get(namespace, now)) + OWN_REST * cost
-
-    def _drop_past_dues(self, now: float) -> None:
-        self._due_of = {name: due for name, due in self._due_of.items() if due > now}
-
     def _small(
         self, waiting: Mapping[ObjectKey, float], now: float, coming: Mapping[ObjectKey, int]
     ) -> Mapping[ObjectKey, float]:
-        if not self._large and not self._due_of and not coming:
+        if not self._large and not self._rest_of and not coming:
             return waiting
         return {key: since for key, since in waiting.items() if not self._must_wait(key, now, coming.get(key, 0))}
 
     def _must_wait(self, key: ObjectKey, now: float, coming: int) -> bool:
         if key in self._large or coming - self._size_of(key) >= ROUND:
             return True
-        return self._due_of.get(key.namespace, now) > now and not self._size_of(key)
+        rest = self._rest_of.get(key.namespace)
+        return rest is not None and not rest.is_full(now) and not self._size_of(key)
 
     def _quiet(self, small: Mapping[ObjectKey, float], now: float) -> Mapping[ObjectKey, float]:
         """Return the Services whose namespaces aren't busy."""
@@ -228,13 +223,12 @@ class Turns:
             return list(small)
         chosen, big, total, first = list[ObjectKey](), list[ObjectKey](), 0, float("inf")
         owed = {name: self._debts.of(name, now) for name in {key.namespace for key in small}}
-        before = Counter[str]()
         order = list[tuple[float, int, int, float, ObjectKey]]()
-        for key in sorted(small, key=lambda key: (small[key], key)):
+        longest_first = sorted(small, key=lambda key: (small[key], key))
+        for turn, key in turn_numbers(longest_first, lambda key: key.namespace):
             size = max(self._size_of(key), coming.get(key, 0))
             debt = owed[key.namespace]
-            order.append((debt if debt > MODEST else 0.0, before[key.namespace], size, small[key], key))
-            before[key.namespace] += 1
+            order.append((debt if debt > MODEST else 0.0, turn, size, small[key], key))
         for debt, _, size, _, key in sorted(order):
             first = min(first, debt)
             if total >= _room(debt):

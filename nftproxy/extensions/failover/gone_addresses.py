@@ -15,11 +15,11 @@ doesn't know.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Iterator
 
 from nftproxy.extensions.failover.annotations import Failover
 from nftproxy.model.addresses import Address, Family, Protocol
+from nftproxy.model.fairness import Holdings
 from nftproxy.model.objects import ObjectKey
 from nftproxy.policy.extension import Change, Settings
 from nftproxy.policy.flows import AddressPort, Sweeps, fronts_served
@@ -55,6 +55,8 @@ class GoneAddresses:
         """The addresses in the slices of each Service that asks."""
         self._left: dict[ObjectKey, set[Address]] = {}
         """The addresses that have left these, and aren't known to be gone."""
+        self._held = Holdings()
+        """The number of these addresses, by namespace."""
         self._absent = set[Address]()
         """Those of `_left` that were in no slice at the last look."""
         self._due: dict[ObjectKey, None] = {}
@@ -73,8 +75,9 @@ class GoneAddresses:
             return
         self._has_changed = True
         for key in services:
-            before, left = self._present.pop(key, None), self._left.pop(key, set())
+            before, left = self._present.pop(key, None), self._left.get(key, set())
             if key not in asking:
+                self._set_left(key, set())
                 self._due.pop(key, None)
                 continue
             if before is None:
@@ -85,8 +88,7 @@ class GoneAddresses:
             )
             self._kept |= present
             self._absent -= present
-            if left := (left | (before or frozenset())) - present:
-                self._left[key] = left
+            self._set_left(key, (left | (before or frozenset())) - present)
         self._make_room()
 
     @property
@@ -113,9 +115,7 @@ class GoneAddresses:
         for key, left in list(self._left.items()):
             if not left.isdisjoint(gone):
                 self._due[key] = None
-                self._left[key] = left - gone
-            if not self._left[key]:
-                del self._left[key]
+                self._set_left(key, left - gone)
         return dict.fromkeys(self._pop_fronts(state), self._kept)
 
     def _pop_fronts(self, state: ClusterState) -> Iterator[AddressPort]:
@@ -126,13 +126,16 @@ class GoneAddresses:
                 for _, fronts in fronts_served(state, self._settings, family, state.services[key], _PROTOCOLS):
                     yield from (front for front, _ in fronts)
 
+    def _set_left(self, key: ObjectKey, left: set[Address]) -> None:
+        self._held.add(key.namespace, len(left) - len(self._left.pop(key, ())))
+        if left:
+            self._left[key] = left
+
     def _make_room(self) -> None:
-        while sum(map(len, self._left.values())) > MOST_LEFT:
-            sizes = Counter[str]()
-            for key, left in self._left.items():
-                sizes[key.namespace] += len(left)
-            largest = max(sizes, key=sizes.__getitem__)
-            self._left = {key: left for key, left in self._left.items() if key.namespace != largest}
+        while self._held.total > MOST_LEFT:
+            largest = self._held.largest()
+            for key in [key for key in self._left if key.namespace == largest]:
+                self._set_left(key, set())
 
 
 def _served(state: ClusterState) -> Iterator[str]:

@@ -19,12 +19,12 @@ A list follows the connections of its own endpoints alone.  Without connections 
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Generator, Iterable, Iterator, Mapping
 
 from nftproxy.extensions.least_connections.balanced_lists import MOST_WRITTEN, BalancedLists, Base
 from nftproxy.extensions.least_connections.balanced_rows import BALANCED_ROWS, NO_FACTORS, balanced_rows
 from nftproxy.extensions.least_connections.factors import NEUTRAL, Factors, ListKey
+from nftproxy.model.fairness import turn_numbers
 from nftproxy.model.objects import ObjectKey, Place
 
 GAIN = 0.25
@@ -78,11 +78,9 @@ class Balance:
 
     def _chosen(self, due: Iterable[ObjectKey], sizes: Mapping[ObjectKey, int]) -> Iterator[ObjectKey]:
         """The Services whose turn it is: of each namespace the Service that has waited longest, and so on."""
-        position = Counter[str]()
-        queue = []
-        for service in sorted(due, key=lambda each: self._turns.get(each, 0)):
-            position[service.namespace] += 1
-            queue.append((position[service.namespace], self._turns.get(service.namespace, 0), service))
+        longest_first = sorted(due, key=lambda each: self._turns.get(each, 0))
+        numbered = turn_numbers(longest_first, lambda each: each.namespace)
+        queue = [(number, self._turns.get(service.namespace, 0), service) for number, service in numbered]
         room = MOST_WRITTEN
         for _, _, service in sorted(queue):
             room -= sizes.get(service, 0)

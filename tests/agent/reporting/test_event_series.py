@@ -170,6 +170,30 @@ def test_memory_is_bounded() -> None:
     assert len(correlator._buckets) == MOST
 
 
+def about(service: ObjectKey) -> Occurrence:
+    """Something about a Service of any namespace."""
+    return Occurrence(service, "AddressConflict", "Claim", "a", Code.CONFLICT_TAKEN)
+
+
+def test_namespaces_take_turns() -> None:
+    """Beside a tenant with thousands of Events, another tenant's is the next."""
+    correlator = EventCorrelator()
+    correlator.observe([about(ObjectKey("evil", f"s{number}")) for number in range(1000)], 0.0, NOW)
+    sent(correlator)
+    correlator.observe([about(ObjectKey("shop", "web"))], 1.0, NOW)
+    found = [each.occurrence.subject for each in (*sent(correlator, 1.0), *sent(correlator, 2.0))]
+    assert ObjectKey("shop", "web") in found
+
+
+def test_only_the_namespace_with_the_most_loses_series() -> None:
+    """A tenant with more series than there is room for drops no other tenant's Event."""
+    correlator = EventCorrelator()
+    correlator.observe([about(ObjectKey("shop", "web"))], 0.0, NOW)
+    correlator.observe([about(ObjectKey("evil", f"s{number}")) for number in range(2 * MOST)], 0.0, NOW)
+    assert sent(correlator)[0].occurrence.subject == ObjectKey("shop", "web")
+    assert correlator.dropped == MOST + 1
+
+
 def test_a_bucket_is_never_more_than_full() -> None:
     """However long nothing was taken, no more than the burst can be taken at once."""
     bucket = TokenBucket(2, 10.0)

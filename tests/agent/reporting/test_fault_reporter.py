@@ -77,6 +77,15 @@ def test_events_name_a_bounded_number_of_services(reported: list[Occurrence]) ->
     assert len(reported) == MOST_REPORTED
 
 
+def test_events_name_services_of_each_namespace(reported: list[Occurrence]) -> None:
+    """A tenant with hundreds of Services beyond a limit keeps no other tenant's out of the Events."""
+    agent = pipeline(element_budget=1_000)
+    large = slice_of("shop/web", [f"10.1.{number >> 8}.{number & 255}" for number in range(2_000)])
+    agent.ingest([*many(200 + 2 * MOST_REPORTED), Put(service()), Put(large)])
+    reporter_of(agent).report_services()
+    assert key("shop/web") in {each.subject for each in reported}
+
+
 def test_a_conflict_has_a_line_when_it_changes_hands_and_when_it_ends(
     caplog: pytest.LogCaptureFixture, reported: list[Occurrence]
 ) -> None:

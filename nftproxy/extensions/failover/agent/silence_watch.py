@@ -9,7 +9,8 @@ and the probes.  The pipeline turns its events into rules, in the same transacti
   packet goes to another endpoint.  So are those of connections that got an ICMP error, or whose endpoint is in no slice
   any more.  A connection that was ever answered is never touched.
 * Reading takes at most a tenth of a CPU, however many connections have no answer.
-* Probes take turns by namespace, so that a tenant with many silent endpoints doesn't delay the probes of other tenants.
+* Probes take turns by namespace, and a namespace leaves room for as many probes as it makes at once.  So a tenant with
+  many silent endpoints doesn't delay the probes of other tenants.
 * If the rules can't note a namespace's connections since its share is used up, a warning and a metric say so.
 """
 
@@ -38,6 +39,7 @@ from nftproxy.logs import inform, warn
 from nftproxy.model.addresses import Family, family_of
 from nftproxy.model.errors import Unavailable
 from nftproxy.model.events import Event, Put
+from nftproxy.model.fairness import Holdings, TurnQueue
 from nftproxy.model.objects import ObjectKey, Place
 from nftproxy.policy.numbers import namespace_number
 from nftproxy.policy.state import ClusterState
@@ -48,8 +50,8 @@ GRACE = 0.3
 """Seconds that an endpoint has to answer a retransmission.  With the second before it, this exceeds any round trip."""
 SHARE = 9.0
 """Wait at least `SHARE` times as long as the last look took."""
-MOST_TRIED = 32
-"""Limit of probes at the same time."""
+MOST_TRIED = 64
+"""Limit of probes at the same time.  A namespace alone gets half of them."""
 REMINDER = 300.0
 """Seconds between two warnings about connections that aren't noted."""
 MOST_NAMED = 3
@@ -129,8 +131,10 @@ class SilenceWatch:
         """Whether rules were loaded since `_places` was looked up."""
         self._in_force: frozenset[Place] = frozenset()
         self._tries: dict[Place, asyncio.Task[None]] = {}
-        self._due: dict[str, dict[Place, float]] = {}
-        """The probes that wait, with their patience, by namespace.  The first namespace has the next turn."""
+        self._trying = Holdings()
+        """The number of probes of each namespace."""
+        self._due = TurnQueue[tuple[Place, float]]()
+        """The probes that wait, with their patience."""
         self._warn_at = 0.0
         self._wanted = asyncio.Event()
 
@@ -179,7 +183,7 @@ class SilenceWatch:
         namespaces = {place: {service.namespace for service in self._places[place]} for place in suspects}
         self._known.observe(missing, time.monotonic(), namespaces, refused)
         for place, patience in self._known.pop_due_probes(time.monotonic()):
-            self._due.setdefault(self._known.namespace_of(place), {})[place] = patience
+            self._due.add(self._known.namespace_of(place), (place, patience))
         self._try_next()
 
     async def _unanswered(self, sent_again: Sequence[Retransmission]) -> Counter[Place]:
@@ -236,21 +240,23 @@ class SilenceWatch:
 
     def _try_next(self) -> None:
         """Begin the probes for which there is room, one of each namespace in turn."""
-        while self._due and len(self._tries) < MOST_TRIED:
-            namespace, due = next(iter(self._due.items()))
-            del self._due[namespace]
-            place = next(iter(due))
-            patience = due.pop(place)
-            if due:
-                self._due[namespace] = due
+        while (namespace := self._next_namespace()) is not None:
+            place, patience = due = next(iter(self._due.of(namespace)))
+            self._due.take(namespace, due)
             if place in self._known and place not in self._tries:
-                self._try(place, patience)
+                self._try(place, patience, namespace)
 
-    def _try(self, place: Place, patience: float) -> None:
+    def _next_namespace(self) -> str | None:
+        """Return the next namespace with a probe that waits, and with room for it."""
+        return next((each for each in self._due.names() if self._trying.room(each, MOST_TRIED) > 0), None)
+
+    def _try(self, place: Place, patience: float, namespace: str) -> None:
+        self._trying.add(namespace)
         task = self._tries[place] = asyncio.create_task(self._tried(place, patience))
-        task.add_done_callback(lambda _: self._ended(place))
+        task.add_done_callback(lambda _: self._ended(place, namespace))
 
-    def _ended(self, place: Place) -> None:
+    def _ended(self, place: Place, namespace: str) -> None:
+        self._trying.add(namespace, -1)
         del self._tries[place]
         self._try_next()
 

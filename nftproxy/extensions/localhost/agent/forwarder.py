@@ -35,6 +35,7 @@ from nftproxy.logs import inform, warn
 from nftproxy.model.addresses import Family, family_of
 from nftproxy.model.codes import Code
 from nftproxy.model.errors import NftproxyError
+from nftproxy.model.fairness import Holdings
 from nftproxy.model.objects import ObjectKey, Place
 
 log = logging.getLogger(__name__)
@@ -104,7 +105,8 @@ class LocalhostForwarder:
         self._pins: dict[Place, Pin] = {}
         self._connections: set[asyncio.Task[None]] = set()
         self._counts: Counter[ObjectKey] = Counter()
-        self._of_namespace: Counter[str] = Counter()
+        self._held = Holdings()
+        """The connections of each namespace."""
         self._full: set[ObjectKey] = set()
         """The Services of which a warning has said so, until a connection is taken while half of the share is free."""
 
@@ -219,18 +221,16 @@ class LocalhostForwarder:
         task = asyncio.get_running_loop().create_task(self._serve(client, self._choose(port)))
         self._connections.add(task)
         self._counts[service] += 1
-        self._of_namespace[service.namespace] += 1
+        self._held.add(service.namespace)
         task.add_done_callback(lambda done: self._ended(done, client, service))
 
     def _share(self, service: ObjectKey) -> int:
         """Return how many connections a Service may have now.
 
-        It is half of the room that all leave, without what the Service's namespace has (dynamic thresholds, Choudhury
-        and Hahne 1998).  So each greedy Service leaves as much as it takes to further Services of its namespace, and
-        they all leave half of the limit to other namespaces.
+        It is half of its namespace's room (model/fairness.py).  So each greedy Service leaves as much as it takes to
+        further Services of its namespace, and they all leave half of the limit to other namespaces.
         """
-        left = self._limits.connections - len(self._connections)
-        return min(self._limits.of_a_service, (left - self._of_namespace[service.namespace]) // 2)
+        return min(self._limits.of_a_service, self._held.room(service.namespace, self._limits.connections) // 2)
 
     def _is_full(self, service: ObjectKey) -> bool:
         count, share = self._counts[service], self._share(service)
@@ -256,7 +256,7 @@ class LocalhostForwarder:
         client.close()  # even if the task was cancelled before it began
         self._connections.discard(task)
         self._counts -= Counter([service])  # which drops what is 0
-        self._of_namespace -= Counter([service.namespace])
+        self._held.add(service.namespace, -1)
         if not task.cancelled() and (error := task.exception()):
             warn(
                 Code.DEFECT,
