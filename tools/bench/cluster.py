@@ -99,9 +99,9 @@ def write(size: Size, path: Path) -> Path:
     return path
 
 
-def new_pipeline(**config: Any) -> Pipeline:
-    """The pipeline of the node that is measured, before any event.  `config` are fields of its configuration."""
-    return Pipeline(NODE, Settings(Config(**config), probe().capabilities, INSTALLED), renderer())
+def new_pipeline() -> Pipeline:
+    """The pipeline of the node that is measured, before any event."""
+    return Pipeline(NODE, Settings(Config(), probe().capabilities, INSTALLED), renderer())
 
 
 def service(number: int) -> Object:

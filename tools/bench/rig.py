@@ -9,7 +9,7 @@ import socket
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
@@ -39,13 +39,11 @@ class Rig:
         size: of the cluster.
         node: the node's namespace.
         agent: the process, which `start_agent` starts.
-        port: of the API server in the node's namespace.
     """
 
     def __init__(self, size: Size, node: Node, port: int, agent: AgentProcess, options: list[str]) -> None:
         self.size = size
         self.node = node
-        self.port = port
         self.agent = agent
         self._options = options
         self._http = _connection(node, port)
@@ -102,56 +100,32 @@ class Rig:
         """A listener for the commits on the node."""
         return Listener(self.node)
 
-    def connection(self) -> http.client.HTTPConnection:
-        """A further connection to the API, for another thread."""
-        return _connection(self.node, self.port)
-
-    def write(
-        self,
-        method: str,
-        path: str,
-        body: cluster.Object | None = None,
-        over: http.client.HTTPConnection | None = None,
-    ) -> float:
+    def write(self, method: str, path: str, body: cluster.Object | None = None) -> float:
         """Write to the API.  Returns when it had answered, by the monotonic clock."""
-        connection = over or self._http
         data = b"" if body is None else json.dumps(body).encode()
-        connection.request(method, path, data, {"Content-Type": "application/json"})
-        answer = connection.getresponse()
+        self._http.request(method, path, data, {"Content-Type": "application/json"})
+        answer = self._http.getresponse()
         answered = time.monotonic()
         text = answer.read()
         assert answer.status < 300, text
         return answered
 
-    def _read(self, path: str) -> bytes:
-        self._http.request("GET", path)
-        answer = self._http.getresponse()
-        text = answer.read()
-        assert answer.status == 200, text
-        return text
-
-    def revision(self) -> str:
-        """The API's present resourceVersion."""
-        return str(json.loads(self._read(f"{cluster.SLICES}?limit=1"))["metadata"]["resourceVersion"])
-
     def api_requests(self, verb: str) -> int:
         """How many requests the API server has had of a verb, such as LIST."""
-        lines = self._read("/metrics").decode().splitlines()
+        self._http.request("GET", "/metrics")
+        lines = self._http.getresponse().read().decode().splitlines()
         requests = (line.rpartition(" ") for line in lines if line.startswith("apiserver_request_total{"))
         return sum(int(value) for name, _, value in requests if f'verb="{verb}"' in name)
 
 
 @contextmanager
-def assembled(
-    size: Size, node: Node | None = None, profile: Path | None = None, options: Sequence[str] = ()
-) -> Iterator[Rig]:
+def assembled(size: Size, node: Node | None = None, profile: Path | None = None) -> Iterator[Rig]:
     """A cluster of a size, and a node without an agent yet.
 
     Args:
         size: of the cluster.
         node: the node's namespace, by default a new namespace.
         profile: where cProfile's figures of the agent go, when it ends.
-        options: further options of the agent.
     """
     with ExitStack() as stack:
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="nftproxy-bench-")))
@@ -168,7 +142,7 @@ def assembled(
         (directory / "config.yaml").write_text(yaml.safe_dump(config))
         agent = AgentProcess(node, directory / "agent.log", profile=profile)
         stack.callback(agent.kill)
-        yield Rig(size, node, port, agent, ["--config", str(directory / "config.yaml"), *options])
+        yield Rig(size, node, port, agent, ["--config", str(directory / "config.yaml")])
 
 
 def _start_api_server(node: Namespace, manifests: Path, directory: Path) -> tuple[subprocess.Popen[str], int]:
