@@ -6,7 +6,6 @@ NFTPROXY_TESTS=long tries every shape of kube-proxy's rules, with more connectio
 from __future__ import annotations
 
 import os
-import re
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
@@ -25,13 +24,11 @@ from tests.support.processes import AgentProcess
 from tests.support.waiting import PATIENCE
 from tools.migration import switch as switching
 from tools.migration import traffic
-from tools.migration.__main__ import TOTALS, main, tables
 from tools.migration.switch import SHAPES, VIP, WEB, Account, Row, Shape, Step, stored, switch
 from tools.migration.traffic import Front, Talk, Try, asking, await_tries
 
 IS_LONG = os.environ.get("NFTPROXY_TESTS") == "long"
 TRIES, KEPT = (1000, 25) if IS_LONG else (40, 5)
-MIGRATE = Path(__file__).resolve().parents[2] / "docs" / "migrate.md"
 
 pytestmark = [
     pytest.mark.skipif(bool(obstacle()), reason=obstacle()),
@@ -148,23 +145,3 @@ def test_nobody_waits_for_a_client_that_has_ended() -> None:
     """An error of a client's thread ends the wait for its tries, and is raised."""
     with pytest.raises(ValueError, match="broken"), asking([Broken()], 0) as clients:
         await_tries(clients, 2)
-
-
-def test_the_table_is_that_of_the_page() -> None:
-    """docs/migrate.md has the totals of each shape, under the tool's columns."""
-    text = MIGRATE.read_text()
-    assert f"| {' | '.join(TOTALS)} |" in text
-    assert set(re.findall(r"^\| ([^|]+)(?: \| [\d,]+){5} \|$", text, re.MULTILINE)) == set(SHAPES)
-    (command,) = re.findall(r"^    python -m tools\.migration (.*)$", text, re.MULTILINE)
-    assert main.make_context("migration", command.split()).params["tries"] == 1000
-
-
-def test_steps_and_totals() -> None:
-    """The tool prints a row for each step, and for each shape a row of sums."""
-    steps = [Row("first", 2.5, 1000, 1, 2, 30, 0), Row("second", 0.25, 500, 0, 1, 10, 4)]
-    lines = tables({"nftables": steps}).splitlines()
-    assert lines[2:4] == [
-        "| nftables | first | 2.50 | 1,000 | 1 | 2 | 30 | 0 |",
-        "| nftables | second | 0.25 | 500 | 0 | 1 | 10 | 4 |",
-    ]
-    assert lines[-1] == "| nftables | 1,500 | 1 | 3 | 40 | 4 |"

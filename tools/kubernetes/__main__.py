@@ -27,8 +27,7 @@ from tools.kubernetes.judging import JUDGED, judge, verdict
 from tools.kubernetes.recording import DEFAULT_SIZE, VERSIONED, fate, note
 from tools.kubernetes.restarts import restart_all
 from tools.kubernetes.results import FAILED, summary
-from tools.migration.__main__ import COUNTS, counts
-from tools.migration.switch import Account
+from tools.migration.switch import COUNTS, Account
 
 LOCALHOST = "127.0.0.1"
 
@@ -229,7 +228,7 @@ def show(given: ClusterRun, account: Account) -> str:
     with (given.directory / "lost.txt").open("a") as file:
         file.writelines(f"{account.shape}: {line}\n" for line in lost(account))
     rows = list(account.rows())
-    cells = [(row.step, f"{row.seconds:.1f}", *counts(row)) for row in rows]
+    cells = [(row.step, f"{row.seconds:.1f}", *(f"{count:,}" for count in row[2:])) for row in rows]
     click.echo(markdown((account.shape, "s", *COUNTS), cells))
     given.is_well &= not any(row.new_lost or row.ended for row in rows)
     return fate(account)

@@ -72,8 +72,12 @@ class Account(NamedTuple):
             yield Row.of(step, [each for each in self.tries if step.began <= each.began < end])
 
 
+COUNTS = ("new connections", "lost", f"later than {LATE} s", "questions over kept connections", "ended")
+"""Columns of a table of rows, after the step and its seconds."""
+
+
 class Row(NamedTuple):
-    """The fate of the connections of a step."""
+    """The fate of the connections of a step, with the numbers of `COUNTS`."""
 
     step: str
     seconds: float
