@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import ast
 import shutil
+from collections import Counter
 from pathlib import Path
 
 import pytest
 
 from tests.test_imports import PURE_ELSEWHERE
-from tools.mutation import python, template
+from tools.mutation import python, template, trials
 from tools.mutation.__main__ import Report, all_mutants, drawn, explanations
-from tools.mutation.campaign import Campaign
+from tools.mutation.campaign import outcomes
 from tools.mutation.killers import CHECKOUT, PACKETS, STAGES, TARGETS
 from tools.mutation.mutant import Fault, Identity, Mutant, mutants_of
-from tools.mutation.trials import Result, Tree, Trial, wait_for_any
+from tools.mutation.trials import Result, Tree
 
 
 def python_faults(source: str) -> dict[str, str]:
@@ -260,10 +261,7 @@ def test_a_trial_tells_what_became_of_a_mutant(body: str, result: Result, tmp_pa
     tree = Tree(tmp_path / "copy", checkout(tmp_path, "tests/test_x.py", TEST))
     with tree.damaged(mutant_of_x(body)):
         limit = 2 if result.status == "timed out" else 60  # a trial that ends by itself may take long on a busy machine
-        trial = Trial(tree, ["tests/test_x.py"], ["tests/test_x.py::test_it"], limit)
-        while not trial.has_ended():
-            wait_for_any([trial], 1)
-    assert trial.outcome == result
+        assert trials.run(tree, ["tests/test_x.py::test_it"], limit) == result
     assert (tree.root / "nftproxy/x.py").read_text() == "def f():\n    return 1\n"
 
 
@@ -311,8 +309,7 @@ def test_a_failure_by_chance_is_no_kill(
     file = PACKETS.paths[0]
     monkeypatch.setattr("tools.mutation.campaign.CHECKOUT", checkout(tmp_path, file, CHANCY))
     mutant = mutant_of_x(body)
-    campaign = Campaign([mutant], [PACKETS], tmp_path, jobs=1)
-    campaign.doubted = {mutant.identity} if is_doubted else set()
-    campaign.run()
-    assert campaign.results == {mutant.identity: Result(status, f"{file}::{killer}" if killer else "")}
-    assert campaign.flaky == {f"{file}::{test}": times for test, times in flaky.items()}
+    doubted = {mutant.identity} if is_doubted else set[Identity]()
+    (outcome,) = outcomes([mutant], [PACKETS], tmp_path, 1, doubted)
+    assert outcome.result == Result(status, f"{file}::{killer}" if killer else "")
+    assert Counter(outcome.flaky) == {f"{file}::{test}": times for test, times in flaky.items()}

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tools.mutation import python, template, trials
-from tools.mutation.campaign import Campaign
+from tools.mutation.campaign import Outcome, outcomes
 from tools.mutation.killers import CHECKOUT, STAGES, TARGETS, TEMPLATES, stages_for
 from tools.mutation.mutant import Identity, Mutant, mutants_of
 from tools.mutation.trials import Result
@@ -80,6 +80,14 @@ def drawn(mutants: list[Mutant], count: int, seed: int) -> list[Mutant]:
     return sorted(mutants, key=lambda each: hashlib.blake2b(f"{seed} {each.identity}".encode()).digest())[:count]
 
 
+def note(log: Path | None, outcome: Outcome) -> None:
+    """Append a line about a mutant to a file, if there is one."""
+    if log:
+        killer = f" by {outcome.result.killer}" if outcome.result.killer else ""
+        with log.open("a") as file:
+            file.write(f"{outcome.result.status}{killer}: {outcome.identity}\n")
+
+
 def show(report: Report) -> None:
     """Print the survivors as rows of explained.toml, and the numbers."""
     for identity in report.unexplained:
@@ -120,13 +128,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     needed = {stage for mutant in mutants for stage in stages_for(mutant.identity.file)}
     stages = [stage for stage in STAGES if stage in needed]
     trials.preload()
+    results, flaky = dict[Identity, Result](), Counter[str]()
     with tempfile.TemporaryDirectory(prefix="nftproxy-mutation-") as directory:
-        campaign = Campaign(mutants, stages, Path(directory), options.jobs)
-        campaign.log, campaign.doubted = options.log, explained
-        campaign.run()
-    report = Report(campaign.results, explained, {mutant.identity for mutant in known})
+        for outcome in outcomes(mutants, stages, Path(directory), options.jobs, explained):
+            results[outcome.identity] = outcome.result
+            flaky.update(outcome.flaky)
+            note(options.log, outcome)
+    report = Report(results, explained, {mutant.identity for mutant in known})
     show(report)
-    for test, times in sorted(campaign.flaky.items()):
+    for test, times in sorted(flaky.items()):
         print(f"flaky, failed and then passed on the same code, {times} times: {test}")
     return 1 if report.unexplained or report.stale else 0
 

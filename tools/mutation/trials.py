@@ -108,43 +108,28 @@ class Tree:
             path.write_bytes(source)
 
 
-class Trial:
-    """A run of some tests in a fork, on a tree."""
+def run(tree: Tree, tests: Sequence[str], limit: float) -> Result:
+    """Run some tests in their order in a fork, on a tree, for `limit` seconds at most, and return the result."""
+    report = tree.root / "trial.json"
+    report.unlink(missing_ok=True)
+    pid = _fork(lambda: _run_tests(tree.root, report, tests))
+    descriptor = os.pidfd_open(pid)
+    has_ended, _, _ = select.select([descriptor], [], [], limit)
+    os.close(descriptor)
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(pid, signal.SIGKILL)  # it, if it is late, and processes that it may have left behind
+    _, status = os.waitpid(pid, 0)
+    return _read(report, os.waitstatus_to_exitcode(status)) if has_ended else Result("timed out")
 
-    def __init__(self, tree: Tree, files: Sequence[str], tests: Collection[str] | None, limit: float) -> None:
-        """Start the trial.  `tests` are in the order to run them, or None for all tests.  `limit` is in seconds."""
-        self._report = tree.root / "trial.json"
-        self._report.unlink(missing_ok=True)
-        self._deadline = time.monotonic() + limit
-        self._pid = _fork(lambda: _run_tests(tree.root, self._report, files, tests))
-        self.descriptor = os.pidfd_open(self._pid)
-        self.outcome = Result("unknown")
 
-    def has_ended(self) -> bool:
-        """Return whether the trial has ended, and set `outcome` if so.  A trial past its limit is killed."""
-        is_late = time.monotonic() > self._deadline
-        if is_late:
-            self._kill()
-        pid, status = os.waitpid(self._pid, 0 if is_late else os.WNOHANG)
-        if not pid:
-            return False
-        os.close(self.descriptor)
-        self._kill()  # processes that it may have left behind
-        self.outcome = Result("timed out") if is_late else self._read(os.waitstatus_to_exitcode(status))
-        return True
-
-    def _kill(self) -> None:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self._pid, signal.SIGKILL)
-
-    def _read(self, status: int) -> Result:
-        if status == pytest.ExitCode.OK:
-            return Result("passed")
-        if self._report.exists():
-            return Result(**json.loads(self._report.read_text()))
-        if status == pytest.ExitCode.NO_TESTS_COLLECTED:
-            raise RuntimeError(f"no tests were run: {self._report.with_name('trial.log').read_text()}")
-        return Result("failed", "a crash")
+def _read(report: Path, status: int) -> Result:
+    if status == pytest.ExitCode.OK:
+        return Result("passed")
+    if report.exists():
+        return Result(**json.loads(report.read_text()))
+    if status == pytest.ExitCode.NO_TESTS_COLLECTED:
+        raise RuntimeError(f"no tests were run: {report.with_name('trial.log').read_text()}")
+    return Result("failed", "a crash")
 
 
 def _fork(work: Callable[[], int]) -> int:
@@ -163,7 +148,7 @@ def _work_and_exit(work: Callable[[], int]) -> NoReturn:
     try:
         with contextlib.suppress(OSError):
             os.setpgid(0, 0)
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        die_with_parent()
         status = work()
     except BaseException:  # noqa: BLE001 -- nothing may get out of here, into the code of the other process
         traceback.print_exc()
@@ -171,6 +156,11 @@ def _work_and_exit(work: Callable[[], int]) -> NoReturn:
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(status)
+
+
+def die_with_parent() -> None:
+    """Let the kernel kill this process when its parent ends."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def _prepare(root: Path) -> None:
@@ -209,25 +199,24 @@ def _pytest(files: Sequence[str], plugin: object, longest: int) -> int:
     return int(pytest.main([*PYTEST, "-o", f"timeout={longest}", *files], plugins=[plugin]))
 
 
-def _run_tests(root: Path, report: Path, files: Sequence[str], tests: Collection[str] | None) -> int:
+def _run_tests(root: Path, report: Path, tests: Sequence[str]) -> int:
     _prepare(root)
     sys.dont_write_bytecode = True
     os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
-    return _pytest(files, _Selection(report, tests), LONGEST_TRIED)
+    return _pytest(list(dict.fromkeys(map(file_of, tests))), _Selection(report, tests), LONGEST_TRIED)
 
 
 class _Selection:
     """A plugin that selects the requested tests in the requested order, and notes a failure."""
 
-    def __init__(self, report: Path, tests: Collection[str] | None) -> None:
+    def __init__(self, report: Path, tests: Sequence[str]) -> None:
         self._report = report
-        self._places = {test: place for place, test in enumerate(tests)} if tests is not None else None
+        self._places = {test: place for place, test in enumerate(tests)}
 
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
-        if self._places is not None:
-            places = self._places
-            items[:] = sorted((item for item in items if item.nodeid in places), key=lambda item: places[item.nodeid])
+        places = self._places
+        items[:] = sorted((item for item in items if item.nodeid in places), key=lambda item: places[item.nodeid])
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if report.failed:
@@ -336,8 +325,3 @@ def selected(mutant: Mutant, stage: Stage, measured: Measured) -> list[str]:
 def file_of(test: str) -> str:
     """Return the file of a test."""
     return test.partition("::")[0]
-
-
-def wait_for_any(trials: Collection[Trial], seconds: float) -> None:
-    """Wait until a trial may have ended, for `seconds` at most."""
-    select.select([trial.descriptor for trial in trials], [], [], seconds)
