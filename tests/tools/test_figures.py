@@ -26,6 +26,7 @@ FIGURE = re.compile(r"\d+(?:,\d{3})*(?:\.\d+)?(?: (?:ms|s|MB|GB)\b)?")
 
 GONE = re.compile(r"`([0-9a-f]{8}:[\w/.]+)`")
 """A tool that isn't here any more, as pages name it with a commit that has it."""
+PAGES_WITH_TOOLS = [CHECKOUT / "README.md", *DOCS.rglob("*.md"), *(CHECKOUT / "examples").rglob("*.md")]
 
 
 def figures(text: str) -> set[str]:
@@ -50,9 +51,7 @@ def test_a_table_names_its_commit(name: str) -> None:
     assert kind_of(table.commit or table.recorded) == "commit"
 
 
-@pytest.mark.parametrize(
-    "name", sorted({name for page in DOCS.rglob("*.md") for name in GONE.findall(page.read_text())})
-)
+@pytest.mark.parametrize("name", sorted({name for page in PAGES_WITH_TOOLS for name in GONE.findall(page.read_text())}))
 def test_a_tool_that_is_gone_is_in_the_commit_that_a_page_names(name: str) -> None:
     """A name such as 5f38d422:tools/bench/bounds.py is of a file or a folder in the history."""
     assert kind_of(name) in ("blob", "tree")
