@@ -1,4 +1,4 @@
-"""The cluster tool's pure parts: names, addresses, images, load balancing, results.  A cluster needs binaries."""
+"""The cluster tool's pure parts: names, addresses, images, results.  A cluster needs binaries."""
 
 from __future__ import annotations
 
@@ -18,7 +18,6 @@ from nftproxy_conformance.lab import obstacle
 
 from nftproxy.config.parse_config import parse_config
 from nftproxy.installed_fields import FIELDS
-from nftproxy.model.settings import HEALTHZ_PORT
 from tests.support.processes import CHECKOUT
 from tools.kubernetes.__main__ import main
 from tools.kubernetes.answers import PROBES
@@ -29,7 +28,6 @@ from tools.kubernetes.end_to_end import skips
 from tools.kubernetes.images import AGNHOST_IMAGE, PAUSE, TARGETS, wanted
 from tools.kubernetes.judging import verdict
 from tools.kubernetes.layout import DNS_SERVICE, places
-from tools.kubernetes.loadbalancer import balanced, hops
 from tools.kubernetes.recording import fate, told
 from tools.kubernetes.results import FAILED, NOT_RUN, PASSED, SpecResult, read, summary
 from tools.migration.switch import Account, Step
@@ -184,42 +182,6 @@ def test_coredns_has_the_address_and_the_image_of_the_cluster() -> None:
     assert found["Service"]["clusterIP"] == DNS_SERVICE
     (container,) = found["Deployment"]["template"]["spec"]["containers"]
     assert TARGETS[container["image"]] == "coredns"
-
-
-# Load balancing
-
-
-def load_balancer(**spec: Any) -> dict[str, Any]:
-    """A Service of type LoadBalancer."""
-    metadata = {"namespace": "shop", "name": "web", "uid": "u"}
-    return {"metadata": metadata, "spec": {"type": "LoadBalancer", "sessionAffinity": "None"} | spec}
-
-
-def test_the_load_balancer_asks_the_services_health_check() -> None:
-    """Nodes are asked at the proxy's own port, or with policy Local at the Service's."""
-    (cluster, local) = (
-        balanced(load_balancer(externalTrafficPolicy=policy, healthCheckNodePort=30000))
-        for policy in ("Cluster", "Local")
-    )
-    assert cluster is not None
-    assert local is not None
-    assert (cluster.path, cluster.port, local.port) == ("/api/v1/namespaces/shop/services/web", HEALTHZ_PORT, 30000)
-
-
-def test_the_load_balancer_leaves_other_services_alone() -> None:
-    """Services of another type or class, and those being deleted, aren't balanced."""
-    leaving = load_balancer()
-    leaving["metadata"]["deletionTimestamp"] = "now"
-    others = [load_balancer(type="NodePort"), load_balancer(loadBalancerClass="other"), leaving]
-    assert list(map(balanced, others)) == [None, None, None]
-
-
-def test_the_load_balancer_keeps_clients_at_a_node() -> None:
-    """A Service with session affinity has a single node, others have every healthy node."""
-    plain, sticky = (balanced(load_balancer(sessionAffinity=each)) for each in ("None", "ClientIP"))
-    assert plain is not None
-    assert sticky is not None
-    assert (hops(plain, ["a", "b"]), hops(sticky, ["a", "b"]), hops(sticky, [])) == (["a", "b"], ["a"], [])
 
 
 # Results

@@ -9,7 +9,7 @@ answers.py        the answers of the API server and of our test API server
 control_plane.py  etcd, kube-apiserver, and the controllers
 images.py         the images of pods, from the Containerfile beside it
 node.py, node.sh  a node
-cluster.py        all of them, with CoreDNS and loadbalancer.py
+cluster.py        all of them, with CoreDNS
 deployment.py     puts nftproxy on the nodes
 end_to_end.py     runs Kubernetes' end-to-end tests, whose results results.py reads
 judging.py        runs `nftproxy conformance` with the real kube-proxy

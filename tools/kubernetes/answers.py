@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import json
+import ssl
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import httpx
+import yaml
 from nftproxy_conformance.apiserver import ApiServer
 from nftproxy_conformance.apiserver.settings import Settings
 
 from tests.support import objects
-from tools.kubernetes.api import client
 from tools.kubernetes.binaries import Binaries
 from tools.kubernetes.control_plane import RealControlPlane, free_ports
 
@@ -136,6 +137,15 @@ PROBES = {
     "a watch by ClusterIP": Probe("GET", f"{SERVICES}?watch=1&timeoutSeconds=1&fieldSelector=spec.clusterIP!=None"),
 }
 """Requests by name, in the order in which they are sent."""
+
+
+def client(kubeconfig: Path) -> httpx.Client:
+    """A client with the credentials of a kubeconfig that `RealControlPlane` has written."""
+    document = yaml.safe_load(kubeconfig.read_text())
+    (cluster,), (user,) = document["clusters"], document["users"]
+    context = ssl.create_default_context(cafile=cluster["cluster"]["certificate-authority"])
+    headers = {"Authorization": f"Bearer {user['user']['token']}"}
+    return httpx.Client(base_url=cluster["cluster"]["server"], headers=headers, verify=context, trust_env=False)
 
 
 def differences(binaries: Binaries, directory: Path) -> Iterator[tuple[str, ...]]:

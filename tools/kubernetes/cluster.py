@@ -17,13 +17,11 @@ from nftproxy.model.errors import Unavailable
 from nftproxy.sources.documents import to_yaml
 from nftproxy.trace.links import add_addresses
 from tests.support import objects
-from tests.support.processes import start_module
 from tests.support.waiting import wait_until
-from tools.kubernetes import layout
 from tools.kubernetes.binaries import Binaries
 from tools.kubernetes.control_plane import PATIENCE, RealControlPlane
 from tools.kubernetes.images import build_images
-from tools.kubernetes.layout import CONTROL, CONTROL_PORT, NodePlace, places
+from tools.kubernetes.layout import CONTROL, CONTROL_PORT, NODES, NODES6, NodePlace, places
 from tools.kubernetes.node import ClusterNode
 
 COREDNS = Path(__file__).with_name("coredns.yaml")
@@ -128,17 +126,13 @@ class RealCluster:
         self.nodes = [self._start_node(place, stack) for place in self._places]
         self._route()
         wait_until(self._is_ready, self._why_not_ready, patience=PATIENCE, pause=1.0)
-        self._start_services()
+        if self.binaries.has("coredns"):
+            self.kubectl("apply", "--filename=-", text=COREDNS.read_text())
 
     def _make_network(self) -> None:
         self.fabric.ip("link set lo up", "link add nodes type bridge", "link set dev nodes up")
         self.fabric.sysctl({"ipv4/ip_forward": "1", "ipv6/conf/all/forwarding": "1"})
-        # By connection, as cloud load balancers choose a node (loadbalancer.py).
-        self.fabric.sysctl({"ipv4/fib_multipath_hash_policy": "1"})
-        add_addresses(self.fabric, "nodes", layout.NODES, layout.NODES6, f"{layout.CLIENT}/32")
-        # Packets to an address that no Service has vanish, as tests of UDP know no other fate than that.
-        self.fabric.ip("link add nowhere type bridge", "link set dev nowhere up arp off")
-        self.fabric.ip(f"route add {layout.LOAD_BALANCERS} dev nowhere")
+        add_addresses(self.fabric, "nodes", NODES, NODES6)
 
     def _start_node(self, place: NodePlace, stack: ExitStack) -> ClusterNode:
         self.apply(node_object(place))
@@ -161,14 +155,6 @@ class RealCluster:
 
     def _why_not_ready(self) -> str:
         return self.kubectl("get", "nodes") + "".join(node.log() for node in self.nodes)
-
-    def _start_services(self) -> None:
-        """Start the cluster's DNS, if there is a program for it, and its load balancer."""
-        if self.binaries.has("coredns"):
-            self.kubectl("apply", "--filename=-", text=COREDNS.read_text())
-        with (self.directory / "loadbalancer.log").open("ab") as log:
-            arguments = ["tools.kubernetes.loadbalancer", str(self.control.kubeconfig)]
-            start_module(self.fabric, *arguments, stdout=log, stderr=log)
 
 
 def node_object(place: NodePlace) -> Manifest:

@@ -1,4 +1,4 @@
-"""Puts a service proxy on the cluster, by the commands of examples/deploy/kubeadm.md."""
+"""Puts nftproxy on the cluster, by the commands of examples/deploy/kubeadm.md."""
 
 from __future__ import annotations
 
@@ -37,19 +37,15 @@ def config_map(url: str) -> str:
     return text
 
 
-def deploy_nftproxy(cluster: RealCluster) -> None:
-    """Apply what `nftproxy manifests` prints for kube-proxy's ConfigMap, for nodes with the label proxy=nftproxy."""
+def use_nftproxy(cluster: RealCluster) -> None:
+    """Apply what `nftproxy manifests` prints for kube-proxy's ConfigMap, and wait until each node's agent is ready."""
     cluster.kubectl("apply", "--filename=-", text=config_map(cluster.control.url))
     found = cluster.kubectl(KUBE_SYSTEM, "get", "configmap", "kube-proxy", "--output=yaml")
-    command = [sys.executable, "-m", "nftproxy", "manifests", "--image", NAME, "--node-selector", "proxy=nftproxy", "-"]
+    command = [sys.executable, "-m", "nftproxy", "manifests", "--image", NAME, "-"]
     done = subprocess.run(command, input=found, check=True, capture_output=True, text=True, cwd=CHECKOUT)
     cluster.kubectl("apply", "--filename=-", text=done.stdout)
-
-
-def switch(cluster: RealCluster, node: str) -> None:
-    """Give a node the label, and wait until nftproxy is ready there."""
-    cluster.kubectl("label", "node", node, "proxy=nftproxy")
-    await_agent(cluster, node)
+    for node in cluster.nodes:
+        await_agent(cluster, node.place.name)
 
 
 def agent_of(cluster: RealCluster, node: str) -> str:
@@ -68,10 +64,3 @@ def await_agent(cluster: RealCluster, node: str) -> None:
         return cluster.kubectl(*query, AGENTS) == "True"
 
     wait_until(is_ready, lambda: cluster.kubectl(KUBE_SYSTEM, "get", "pods", "--output=wide"), patience=PATIENCE)
-
-
-def use_nftproxy(cluster: RealCluster) -> None:
-    """Run nftproxy on all nodes."""
-    deploy_nftproxy(cluster)
-    for node in cluster.nodes:
-        switch(cluster, node.place.name)

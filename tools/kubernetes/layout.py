@@ -8,13 +8,10 @@ from typing import NamedTuple
 CONTROL, CONTROL6 = "172.31.240.1", "fd00:31::1"
 """The control plane, and each node's gateway."""
 CONTROL_PORT = 6443
-CLIENT = "192.168.31.1"
-"""The source of connections from outside to load balancers.  Tests take an address like the nodes' for a node's."""
 NODES, NODES6 = f"{CONTROL}/24", f"{CONTROL6}/64"
 PODS, PODS6 = "10.244.0.0/16", "fd00:244::/48"
 SERVICES, SERVICES6 = "10.96.0.0/16", "fd00:96::/112"
 FIRST_SERVICE, DNS_SERVICE = "10.96.0.1", "10.96.0.10"
-LOAD_BALANCER, LOAD_BALANCERS = "172.31.241.{}", "172.31.241.0/24"
 MOST_NODES = 200
 """The last byte of a node's address is its number and ten more."""
 
