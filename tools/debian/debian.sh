@@ -8,9 +8,8 @@
 #   tools/debian/debian.sh trixie-arm64 uname --machine
 #   NFTPROXY_NFTABLES=/opt/nftables tools/debian/debian.sh trixie+nft-1.0.9 nft --version
 #
-# Releases go by their code names, with an architecture if it isn't this machine's, and with "+neighbours" if the tree
-# shall have the programs of tools/neighbours.  "+nft-VERSION" builds that version, which no Debian has, over Debian's, from
-# its tag in NFTPROXY_NFTABLES, a clone of nftables' sources.  trixie is Debian 13, whose nft is 1.1.3 (Debian 12 has 1.0.6); sid is where Debian's
+# Releases go by their code names, with an architecture if it isn't this machine's.  "+nft-VERSION" builds that version,
+# which no Debian has, over Debian's, from its tag in NFTPROXY_NFTABLES, a clone of nftables' sources.  trixie is Debian 13, whose nft is 1.1.3 (Debian 12 has 1.0.6); sid is where Debian's
 # newest nft is, whatever that is on the day that the tree is unpacked.
 #
 # The tree is .trees/RELEASE, which tools/vm boots too: 160 MB of Debian, 230 MB of Python packages.  Fetched are, with mmdebstrap and
@@ -22,17 +21,13 @@ self=$(realpath "$0")
 checkout=$(realpath "$(dirname "$self")/../..")
 packages=python3,$(sed -n 's/^need \([a-z0-9-]*\) .*/\1/p' "$checkout/.ci/setup" | paste -sd,)  # what that asks apt for
 packages+=,kmod,mount,ipvsadm,systemd-sysv,containerd,runc,libstdc++6  # for virtual machines
-if [[ ${1-} == *+neighbours ]]; then
-    packages+=,$(sed -n 's/^# packages: //p' "$checkout"/tools/neighbours/*.sh | paste -sd' ' | tr ' ' ,)
-fi
-
 if [[ ${1-} == *+nft-* ]]; then
     packages+=,autoconf,automake,bison,flex,gcc,libgmp-dev,libjansson-dev,libmnl-dev,libnftnl-dev,libtool,make,pkg-config
 fi
 
 say() { echo "debian.sh: $*" >&2; }
 
-if [[ ! ${1-} =~ ^[a-z]+(-[a-z0-9]+)?(\+neighbours|\+nft-[0-9.]+)?$ ]]; then say "which release? As in: $0 trixie nft --version"; exit 2; fi
+if [[ ! ${1-} =~ ^[a-z]+(-[a-z0-9]+)?(\+nft-[0-9.]+)?$ ]]; then say "which release? As in: $0 trixie nft --version"; exit 2; fi
 tree=$checkout/.trees/$1
 nft=${1##*+nft-}
 if [[ $nft == "$1" ]]; then nft=; fi

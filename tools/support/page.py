@@ -7,14 +7,14 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from tools.support.results import CHECKOUT, SupportResult
-from tools.support.subjects import NEIGHBOURS, SUBJECTS
+from tools.support.subjects import SUBJECTS
 
 PAGE = CHECKOUT / "docs" / "support.md"
 BEGIN = "<!-- written from support.json -->"
 BAR, ESCAPED = "|", r"\|"
 
 VERSIONS = tuple(f"1.{minor}" for minor in range(28, 38))
-EXPECTED = {"kubernetes": VERSIONS, "neighbours": tuple(NEIGHBOURS.values())}
+EXPECTED = {"kubernetes": VERSIONS}
 """What a table names without a result, too, by topic."""
 
 

@@ -85,21 +85,3 @@ SUBJECTS = {
     "machine": _tests("tests/system/machine"),
 }
 """Subjects by name, in the order of the page's columns."""
-
-NEIGHBOURS = {
-    "firewalld": "firewalld",
-    "ufw": "ufw",
-    "docker": "Docker",
-    "keepalived": "keepalived",
-    "portmap-nftables": "portmap (nftables)",
-    "portmap-iptables": "portmap (iptables)",
-    "nodelocal-dns": "NodeLocal DNS",
-    "wireguard": "WireGuard",
-    "bird": "bird",
-    "flowtable": "another table's flowtable",
-}
-"""Rows of the page by the scripts of tools/neighbours."""
-
-NEWER = {"portmap-nftables": "sid"}
-"""The releases of Debian for neighbours that `NEIGHBOURS_SUITE` has too old a version of."""
-NEIGHBOURS_SUITE = "trixie"

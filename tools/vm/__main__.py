@@ -17,7 +17,6 @@ from tools.vm.machine import Machine
 @click.option("--cpus", type=int, default=2, show_default=True)
 @click.option("--minutes", type=float, default=120.0, show_default=True, help="After these the machine is ended.")
 @click.option("--systemd", is_flag=True, help="Start systemd, and the command as a unit of it.")
-@click.option("--neighbours", is_flag=True, help="With the programs of tools/neighbours.")
 @click.argument("command", nargs=-1, required=True)
 def main(command: tuple[str, ...], suite: str, kernel: str | None, minutes: float, **options: int | str) -> None:
     """Run a command in a virtual machine, as root, in this checkout.  Ends with the command's exit status."""

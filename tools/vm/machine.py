@@ -47,7 +47,6 @@ class Machine:
         memory: MiB.
         cpus: how many processors.
         systemd: whether the first process is systemd.
-        neighbours: whether there are the programs of tools/neighbours.
     """
 
     suite: str
@@ -56,7 +55,6 @@ class Machine:
     memory: int = 1536
     cpus: int = 2
     systemd: bool = False
-    neighbours: bool = False
 
     def run(self, command: Iterable[str], seconds: float) -> int:
         """Boot, run the command as root in /src, which is this checkout, and power off.
@@ -107,12 +105,11 @@ class Machine:
             options["--kernel"] = self.kernel
         if self.architecture != NATIVE:
             options["--architecture"] = self.architecture
-        flags = ["--systemd"] * self.systemd + ["--neighbours"] * self.neighbours
+        flags = ["--systemd"] * self.systemd
         return shlex.join([text for pair in options.items() for text in pair] + flags)
 
     def _provide_tree(self) -> Path:
         name = self.suite if self.architecture == NATIVE else f"{self.suite}-{self.architecture}"
-        name += "+neighbours" * self.neighbours
         subprocess.run([DEBIAN, name], check=True)
         return TREES / name
 
