@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import functools
 import json
 import re
@@ -13,7 +12,6 @@ import struct
 import subprocess
 import sys
 import time
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime
 from pathlib import Path
@@ -120,16 +118,11 @@ class Town:
 
 
 class Connections:
-    """A client's connections, and the seconds until each was answered.  `close` closes the unanswered connections.
+    """A client's connections, and the seconds until each was answered.  `close` closes the unanswered connections."""
 
-    `errors` counts the connections that failed by the name of their error.  Unless they `may_fail`, a failure is an
-    error of the caller.
-    """
-
-    def __init__(self, client: RealHost | Namespace, address: str, *, may_fail: bool = False) -> None:
+    def __init__(self, client: RealHost | Namespace, address: str) -> None:
         self._namespace = client if isinstance(client, Namespace) else client.namespace
-        self._address, self._may_fail = address, may_fail
-        self.errors = Counter[str]()
+        self._address = address
         self._waiting: dict[int, tuple[socket.socket, float]] = {}
         self._poll = select.poll()
         self.began: list[float] = []
@@ -152,18 +145,11 @@ class Connections:
             for number, _ in self._poll.poll(left * 1000):
                 made, began = self._waiting.pop(number)
                 self._poll.unregister(number)
-                if error := made.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
-                    self.errors[errno.errorcode[error]] += 1
-                assert self._may_fail or not error
+                assert not made.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
                 self.began.append(began)
                 self.took.append(time.monotonic() - began)
                 made.close()
         return len(self._waiting)
-
-    def failures(self) -> str:
-        """The number of failed connections by their errors, as in "2 EHOSTUNREACH, 1 unanswered"."""
-        counts = self.errors + Counter(unanswered=len(self._waiting))
-        return ", ".join(f"{count:,} {name}" for name, count in sorted(counts.items())) or "0"
 
     def wait_until(self, moment: float) -> None:
         """Take answers until a moment of the monotonic clock."""
