@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
+from zlib import crc32
 
 import msgspec
 
 from nftproxy.model.addresses import Family, Protocol
 from nftproxy.model.annotations import PLAIN
 from nftproxy.model.objects import Place, Service, ServicePort, TrafficPolicy
-from nftproxy.policy.choosing.slots import IN_ORDER, in_slots
+from nftproxy.policy.choosing.slots import IN_ORDER, in_preferred_slots
 from nftproxy.policy.choosing.verdicts import Candidate
 from nftproxy.policy.choosing.weights import by_weight
 from nftproxy.policy.extension import Drawn, DrawnPort, Settings
@@ -49,10 +50,19 @@ def placed(candidates: Sequence[Candidate]) -> Sequence[Place]:
     Args:
         candidates: the list, which isn't empty.  All weights are 1 or more.
     """
-    if len({candidate.weight for candidate in candidates}) == 1:
-        places = [candidate.place for candidate in candidates]
-        return places if len(places) <= IN_ORDER else in_slots(places)
-    return in_slots(by_weight(candidates))
+    is_even = len({candidate.weight for candidate in candidates}) == 1
+    return in_slots([candidate.place for candidate in candidates] if is_even else by_weight(candidates))
+
+
+def in_slots(places: Sequence[Place]) -> Sequence[Place]:
+    """The endpoints of a list in the order of their slots (choosing/slots.py).
+
+    Args:
+        places: the endpoints in the order of their addresses.  A repeated endpoint gets as many slots.
+    """
+    if len(places) <= IN_ORDER:
+        return places
+    return in_preferred_slots(places, [crc32(address.encode(), port) for address, port in places])
 
 
 class Drawing:

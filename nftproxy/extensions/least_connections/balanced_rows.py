@@ -11,9 +11,9 @@ from collections.abc import Mapping, Sequence
 
 from nftproxy.extensions.least_connections.factors import NEUTRAL, Factors
 from nftproxy.model.objects import Place
-from nftproxy.policy.choosing.slots import in_slots
 from nftproxy.policy.choosing.verdicts import Candidate
 from nftproxy.policy.choosing.weights import apportioned, rows_of
+from nftproxy.policy.drawing import in_slots
 
 BALANCED_ROWS = 8
 """Rows that a list with least connections has for each endpoint at least, in the mean.  An endpoint keeps a row, so it

@@ -21,7 +21,6 @@ When one of 1,000 endpoints goes, some 30 other endpoints move on average.  When
 from __future__ import annotations
 
 from collections.abc import Sequence
-from zlib import crc32
 
 from nftproxy.model.objects import Place
 
@@ -35,19 +34,13 @@ _SPREAD = 0x9E3779B1
 (Knuth, The Art of Computer Programming, 6.4)."""
 
 
-def in_slots(places: Sequence[Place]) -> Sequence[Place]:
+def in_preferred_slots(places: Sequence[Place], hashes: Sequence[int]) -> Sequence[Place]:
     """The endpoints of a list in the order of their slots: the first endpoint has slot 0.
 
     Args:
         places: the endpoints in the order of their addresses.  A repeated endpoint gets as many slots.
+        hashes: a hash of each endpoint (32 bits).
     """
-    if len(places) <= IN_ORDER:
-        return places
-    return in_preferred_slots(places, [crc32(address.encode(), port) for address, port in places])
-
-
-def in_preferred_slots(places: Sequence[Place], hashes: Sequence[int]) -> Sequence[Place]:
-    """As `in_slots`, for a list of any length, by a hash of each endpoint (32 bits)."""
     count = len(places)
     mask = (1 << (count - 1).bit_length()) - 1 | BLOCK - 1  # slots that a hash may name: the next power of two
     room = [min(max(count - start, 0), BLOCK) for start in range(0, mask + 1, BLOCK)]

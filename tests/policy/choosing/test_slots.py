@@ -15,7 +15,8 @@ from nftproxy_conformance.strategies import quick
 
 from nftproxy.model.addresses import Address
 from nftproxy.model.objects import Place
-from nftproxy.policy.choosing.slots import IN_ORDER, _with_room, in_preferred_slots, in_slots
+from nftproxy.policy.choosing.slots import IN_ORDER, _with_room, in_preferred_slots
+from nftproxy.policy.drawing import in_slots
 from tools.bench.work import lines
 
 
