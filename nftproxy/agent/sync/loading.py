@@ -124,8 +124,6 @@ class Loader:
         self._installed: dict[Family, Installed | None] = {}
         self._updated = set[ObjectKey]()
         """Services that have changed since they were passed to the quarantines."""
-        self._has_passed_on = True
-        """Whether the quarantines may know Services that have changed, or have some."""
         self.quiet_until = 0.0
 
     @property
@@ -153,7 +151,7 @@ class Loader:
 
     def _inform_quarantines(self) -> None:
         """Pass changed Services on to the quarantines, which needn't know while the kernel holds all rules."""
-        updated, self._updated, self._has_passed_on = self._updated, set(), True
+        updated, self._updated = self._updated, set()
         for table in self._tables.values():
             table.quarantine.record_updates(updated)
 
@@ -450,14 +448,20 @@ class Loader:
 
     async def retry_changed(self) -> None:
         """Retry quarantined Services that have changed, in families whose other rules the kernel holds."""
-        if not self._has_passed_on:  # as after nearly every change
+        if not self._unknown() and not self._is_anyone_suspected():  # as after nearly every change
             self._updated.clear()
             return
         self._inform_quarantines()
         for family in self.known:
             if changed := self._tables[family].quarantine.accepted():
                 await self._retry(family, changed)
-        self._has_passed_on = bool(self._unknown()) or any(self._pipeline.withheld.values())
+
+    def _is_anyone_suspected(self) -> bool:
+        """Return whether a family has quarantined Services, or Services that may be refused."""
+        for table in self._tables.values():
+            if table.quarantine.unproven or self._pipeline.withheld[table.family]:
+                return True
+        return False
 
     async def retry_some(self, most: int) -> bool:
         """Retry up to `most` quarantined Services of each family.  Return whether there were any."""

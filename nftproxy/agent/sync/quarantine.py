@@ -75,7 +75,8 @@ class Quarantine:
     def __init__(self, pipeline: Pipeline, family: Family) -> None:
         self.family = family
         self._pipeline = pipeline
-        self._unproven: set[ObjectKey] = set()
+        self.unproven: set[ObjectKey] = set()
+        """Services that have changed since the kernel last held all rules, as far as they were passed on."""
 
     @property
     def reasons(self) -> dict[ObjectKey, str]:
@@ -85,11 +86,11 @@ class Quarantine:
     def record_updates(self, updated: Set[ObjectKey]) -> None:
         """Note Services that have changed or gone since the kernel last held all rules (`Pipeline.pop_updated`)."""
         present = updated & self._pipeline.state.services.keys()
-        self._unproven = self._unproven - updated | present
+        self.unproven = self.unproven - updated | present
 
     def accepted(self) -> list[ObjectKey]:
         """Note that the kernel holds all rules.  Return the quarantined Services that have changed, to be retried."""
-        unproven, self._unproven = self._unproven, set()
+        unproven, self.unproven = self.unproven, set()
         return sorted(unproven & self.reasons.keys()) if self.reasons else []
 
     def named(self, statement: str) -> ObjectKey | None:
@@ -111,7 +112,7 @@ class Quarantine:
     def withhold(self, service: ObjectKey, refusal: str) -> None:
         """Quarantine a Service whose rules the kernel refuses alone.  A full load must follow."""
         self._pipeline.withhold(self.family, [service], refusal)
-        self._unproven.discard(service)
+        self.unproven.discard(service)
 
     def search(self) -> Generator[Transaction, bool, list[ObjectKey]]:
         """Find the Services whose rules the kernel refuses, and quarantine them.  A full load must follow.
@@ -127,7 +128,7 @@ class Quarantine:
         if (yield self._pipeline.trial(self.family, ())):
             return []
         everyone = self._pipeline.contributors(self.family)
-        changed = [service for service in everyone if service in self._unproven]
+        changed = [service for service in everyone if service in self.unproven]
         suspects = changed if (yield self._pipeline.trial(self.family, changed)) else everyone
         found = yield from self._with_trials(find_culprits(suspects))
         self._pipeline.withhold(self.family, found)
