@@ -18,6 +18,7 @@ from nftproxy_conformance.lab import Lab, RealNetwork, obstacle
 from nftproxy.kernel.capabilities import probe
 from tests.support.cluster import IP, IP6, Ip
 from tests.support.flowtables import on_fast_path, trying_lab
+from tests.support.selection import mark_repetitions
 
 CLONE_NEWUSER, CLONE_NEWNET = 0x10000000, 0x40000000
 CHECKOUT = Path(__file__).resolve().parents[1]
@@ -37,8 +38,9 @@ settings.register_profile(
 settings.load_profile("patient")
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out slow tests, unless `-m` or NFTPROXY_TESTS asks for them.
+    """Leave out slow tests and repetitions, unless `-m` or NFTPROXY_TESTS asks for them.
 
     Raises:
         pytest.UsageError: the address of an object is part of a name, which each of `make test`'s processes would make
@@ -46,6 +48,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """
     if unstable := [item.nodeid for item in items if " object at 0x" in item.nodeid]:
         raise pytest.UsageError(f"give these a name: {', '.join(unstable[:3])}")
+    mark_repetitions(items)
     if config.option.markexpr or os.environ.get("NFTPROXY_TESTS"):
         return
     slow = [item for item in items if item.get_closest_marker("slow")]
