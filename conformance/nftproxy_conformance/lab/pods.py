@@ -140,12 +140,11 @@ class RealNetwork:
         self._stack.callback(node.close)
         self._nodes.append(node)
         _join(self._router, node, name, (topology.GATEWAY, topology.GATEWAY6))
-        for pods in (f"10.1.{number}.0/24", f"fd00:1:0:{number:x}::/64"):
-            node.node.ip(f"route add unreachable {pods}")  # packets to a missing pod must not go to the default route
-            self.route(pods, node)
-        if not number:
-            self.route(topology.LOAD_BALANCER_CIDR, node)
-            self.route(topology.LOAD_BALANCER_CIDR6, node)
+        pods = f"10.1.{number}.0/24", f"fd00:1:0:{number:x}::/64"
+        # packets to a missing pod must not go to the default route
+        node.node.ip(*(f"route add unreachable {each}" for each in pods))
+        balancers = () if number else (topology.LOAD_BALANCER_CIDR, topology.LOAD_BALANCER_CIDR6)
+        self._router.ip(*(_route(each, node) for each in (*pods, *balancers)))
         return node
 
     def host(self, name: str, address: str, address6: str) -> RealHost:
@@ -157,8 +156,7 @@ class RealNetwork:
 
     def route(self, network: str, node: RealNode) -> None:
         """Route `network` (a CIDR or an address) to `node` from now on."""
-        via = node.address6 if ":" in network else node.address
-        self._router.ip(f"route replace {network} via {via}")
+        self._router.ip(_route(network, node))
 
     def lose(self, *networks: str) -> None:
         """Drop packets to CIDRs or addresses silently, as if a node had died, until the next `route`."""
@@ -167,6 +165,10 @@ class RealNetwork:
     def close(self) -> None:
         """Remove everything."""
         self._stack.close()
+
+
+def _route(network: str, node: RealNode) -> str:
+    return f"route replace {network} via {node.address6 if ':' in network else node.address}"
 
 
 def _namespace(name: str) -> Namespace:
@@ -186,7 +188,10 @@ def _join(router: Node, host: RealHost, interface: str, gateways: tuple[str, str
     add_addresses(router, interface, *gateways)
     add_addresses(host.namespace, topology.UPLINK, host.address, host.address6)
     router.ip(f"route add {host.address} dev {interface}", f"route add {host.address6} dev {interface}")
-    for gateway in gateways:
-        host.namespace.ip(
-            f"route add {gateway} dev {topology.UPLINK}", f"route add default via {gateway} dev {topology.UPLINK}"
+    host.namespace.ip(
+        *(
+            f"route add {route} dev {topology.UPLINK}"
+            for gateway in gateways
+            for route in (gateway, f"default via {gateway}")
         )
+    )

@@ -2,14 +2,14 @@
 
 import pytest
 from nftproxy_conformance.lab import Lab
+from nftproxy_conformance.lab.topology import UPLINK
 
+from nftproxy.trace.links import add_addresses
 from tests.support.cluster import IP, IP6
 
 
-@pytest.fixture
-def lab(shared_lab: Lab) -> Lab:
-    """A lab without rules and without memory, whose node has the addresses that `Cluster` sends from."""
-    shared_lab.reset()
-    for ip in (IP, IP6):
-        shared_lab.add_address(ip.own)
+@pytest.fixture(scope="module")
+def shared_lab(shared_lab: Lab) -> Lab:
+    """A lab whose node has the addresses that `Cluster` sends from.  `reset` keeps them, as `ip` takes long."""
+    add_addresses(shared_lab.node, UPLINK, IP.own, IP6.own, options="preferred_lft 0")
     return shared_lab

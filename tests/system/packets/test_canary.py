@@ -76,8 +76,6 @@ def test_both_proxies_services_work_at_once(lab: Lab, mode: str, last: str) -> N
     load_kube_proxys(lab, mode)
     alone = {ip: of_kube_proxys(lab, ip) for ip in BOTH}
     lab.reset()
-    for ip in BOTH:
-        lab.add_address(ip.own)
     load_ours(lab)
     ours_alone = {ip: of_ours(lab, ip) for ip in BOTH}
     if last == "ours":

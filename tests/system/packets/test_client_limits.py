@@ -180,7 +180,6 @@ def test_limits_do_not_affect_other_services(lab: Lab, ip: Ip) -> None:
     plain = service("shop/plain", cluster_ips=[ip.vip2], ports=["http:30080/tcp"])
     for everywhere in (["primary"], everyone):
         lab.reset()
-        lab.add_address(ip.own)
         cluster = make_cluster(lab, ip, {"denied-source-ranges": ",".join(everyone)}, node_port_addresses=everywhere)
         cluster.put(plain, pods(ip, "here2", port=9090, name="shop/plain"))
         assert cluster.outcomes(Origin.POD, ip.vip2, 30080, times=2) == at(ip.here2, port=9090)
