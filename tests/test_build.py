@@ -88,6 +88,7 @@ def wheel_build(project: Path) -> Build:
         return build_of(archive.read("nftproxy/commit.txt").decode())
 
 
+@pytest.mark.slow
 def test_a_wheel_has_the_commit_of_its_tree(clone: Path) -> None:
     """A wheel of a clean commit has its hash, a wheel of a changed tree says so, and an export has the hash itself."""
     commit = git("rev-parse", "HEAD", where=clone)[:12]

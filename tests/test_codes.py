@@ -115,6 +115,7 @@ def test_nothing_reported_goes_without_a_code() -> None:
     assert isinstance(NftproxyError.code, Code)
 
 
+@pytest.mark.style
 def test_every_code_is_used() -> None:
     """A code that nothing reports any more is taken out."""
     used = {

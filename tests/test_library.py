@@ -146,6 +146,7 @@ def test_a_program_without_arguments_says_which_it_needs(script: str) -> None:
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.slow
 def test_a_live_cluster_is_rendered_through_kr8s(tmp_path: Path) -> None:
     """render_live.py prints the rules and the explanation of an API server's objects, as from the same manifests."""
     with ApiServer(tls=True, authenticate=True) as server:

@@ -223,7 +223,7 @@ SOURCES: Mapping[str, tuple[Callable[[], Coroutine[object, object, None]], int]]
 """What a tenant multiplies by new names, and the least number of lines without a budget."""
 
 
-@pytest.mark.parametrize("name", every(3, list(SOURCES)))
+@pytest.mark.parametrize("name", every(6, list(SOURCES)))
 def test_new_names_have_a_budget_of_lines(name: str) -> None:
     """However many names a tenant makes and deletes, the log has its namespace's lines, and counts the rest."""
     drive, least = SOURCES[name]

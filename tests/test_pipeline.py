@@ -630,6 +630,7 @@ class NoCache(ChoiceCache):
         return choose(endpoints, port)
 
 
+@pytest.mark.slow
 @quick(25)
 @given(st.sampled_from(CROWDED), st.sampled_from([90, 120, 210]), steps)
 def test_rules_of_many_endpoints_do_not_depend_on_history(

@@ -76,6 +76,7 @@ def filled() -> tuple[Pipeline, float]:
         return made, size() / SERVICES
 
 
+@pytest.mark.slow
 def test_a_service_takes_so_many_bytes(filled: tuple[Pipeline, float]) -> None:
     """The memory for a Service with ten endpoints is bounded, after any way of compiling it."""
     made, each = filled
@@ -108,6 +109,7 @@ def test_a_block_shares_its_elements_with_the_union(filled: tuple[Pipeline, floa
         assert held >= {id(line) for block in blocks for line in block.lines}
 
 
+@pytest.mark.slow
 def test_lists_of_many_lengths_share_their_maps() -> None:
     """Each new number of IPv6 endpoints keeps a few declarations, and no map of slots or rows of its own."""
     hosts = [f"fd00:1::{number:x}" for number in range(1, 2_000)]

@@ -81,6 +81,7 @@ def _holders_at_a_failing_end() -> tuple[bool, bool]:
     return during, after
 
 
+@pytest.mark.slow
 def test_the_lock_is_released_though_another_part_can_not_be_closed() -> None:
     """An error at the end of a part doesn't keep the lock from the next agent."""
     assert in_scratch_namespace(_holders_at_a_failing_end) == (True, False)

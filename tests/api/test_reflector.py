@@ -841,6 +841,7 @@ def test_a_list_that_takes_too_long() -> None:
     assert asked(reflector) == f"list limit={PAGE}"
 
 
+@pytest.mark.slow
 def test_no_sum_of_bytes_keeps_a_list_from_loading() -> None:
     """A tenant's annotations of 1 GiB in all leave every object in the listing, and hardly a byte in memory."""
     big = json.dumps(noted("big", "x" * 2**18)).encode()

@@ -80,6 +80,7 @@ def test_diff_shows_what_an_annotation_changes(tmp_path: Path, plain: Path, row:
     assert elements(back.out, "add") == elements(there.out, "delete")
 
 
+@pytest.mark.slow
 @each_annotation
 def test_diff_reports_a_bad_value(tmp_path: Path, plain: Path, row: Row) -> None:
     """A bad value is reported with file, object and field, and the annotation beside it has its effect."""

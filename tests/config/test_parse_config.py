@@ -537,7 +537,7 @@ sections = st.sampled_from(["conntrack", "nftables", "detectLocal", "clientConne
 fields = st.sampled_from([name for name in KUBEADM if name not in HEAD])
 
 
-@settings(max_examples=300)
+@settings(max_examples=100)
 @given(fields, anything, sections, st.data())
 def test_anything_at_all(field: str, value: object, section: str, data: st.DataObject) -> None:
     """A file with any value in any field is either read or rejected, with printable problems."""

@@ -163,8 +163,8 @@ def lab() -> Iterator[Lab]:
         yield made
 
 
-SLOW = {"pings", "session affinity", "uniform choice"}
-"""The damage that takes many connections to find."""
+SLOW = {"pings", "session affinity", "uniform choice", "hairpin", "closed external addresses"}
+"""The damage that takes many connections to find, or that the tests of packets find too."""
 
 
 @pytest.mark.parametrize(

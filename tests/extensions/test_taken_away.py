@@ -108,6 +108,7 @@ def chosen(given: str) -> list[str]:
     return EXTENSIONS if given == ALL else [given]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("given", [*EXTENSIONS, ALL] if IS_LONG else [ALL])
 def test_other_examples_render_to_the_same_bytes(given: str, tree: Path) -> None:
     """Without an extension `render` writes the same bytes for each example that doesn't use it."""

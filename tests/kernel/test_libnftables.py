@@ -297,6 +297,7 @@ def test_an_old_nft(monkeypatch: pytest.MonkeyPatch, binding: type, text: str) -
         Kernel().apply(delete_transaction(IPV4))
 
 
+@pytest.mark.slow
 def test_a_transaction_too_large_for_a_user_is_told_from_a_refusal(as_nobody: Run) -> None:
     """In a user namespace a transaction of 20,000 elements is too large, which is no refusal."""
     code = "from nftproxy.kernel.child_process import in_scratch_namespace as run"
@@ -525,6 +526,7 @@ def test_another_program_s_changes_are_noticed(kernel: Kernel) -> None:
     assert kernel.elements(IPV4) == set(web().elements())
 
 
+@pytest.mark.slow
 def test_memory_of_a_large_load_is_given_back() -> None:
     """Less than a quarter of the memory that a transaction of 60,000 elements takes is kept."""
     peak, stays = in_scratch_namespace(memory_around_a_large_load)
@@ -546,6 +548,7 @@ def test_threads_take_turns() -> None:
     assert len(kernel.elements(IPV4)) == 200
 
 
+@pytest.mark.slow
 async def test_the_event_loop_runs_meanwhile() -> None:
     """While a large transaction is applied, the event loop goes on, and the calls come in their order."""
     with contextlib.closing(AsyncKernel()) as kernel:

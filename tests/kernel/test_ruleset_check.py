@@ -80,6 +80,7 @@ def test_a_ruleset_that_kills_the_library_is_told() -> None:
     assert result.libnftables == Kernel().version()
 
 
+@pytest.mark.slow
 def test_users_can_check_too(as_nobody: Run) -> None:
     """Without root, a ruleset that is too large for a transaction is loaded in several."""
     assert as_nobody("from tests.kernel.test_ruleset_check import check_many as f; print(f())") == "True 20001 \n"

@@ -319,6 +319,7 @@ def test_only_new_rows_of_a_long_list_are_written(monkeypatch: pytest.MonkeyPatc
     ]
 
 
+@pytest.mark.slow
 def test_lists_whose_rows_are_remembered_are_few() -> None:
     """With more long lists than the cache holds, each list still renders its own rows."""
     used = Renderer(templates())

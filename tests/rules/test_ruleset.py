@@ -249,7 +249,7 @@ def test_a_change_keeps_what_the_kernel_holds() -> None:
 # Properties
 
 
-@quick(150)
+@quick(60)
 @given(updates)
 def test_a_generation_is_the_union_of_its_blocks(updates: list[dict[Owner, Block]]) -> None:
     """After any updates the elements are those of the blocks."""
@@ -264,7 +264,7 @@ def test_a_generation_is_the_union_of_its_blocks(updates: list[dict[Owner, Block
         assert made.used_declarations().items() <= made.declarations.items()
 
 
-@quick(150)
+@quick(60)
 @given(updates)
 def test_changes_follow_the_generation(updates: list[dict[Owner, Block]]) -> None:
     """Applying each change in turn gives the generation: removed elements exist before it, added elements don't."""

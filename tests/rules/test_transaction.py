@@ -245,7 +245,7 @@ def test_a_commit_is_alone_if_the_generation_grew_by_one(before: int, after: int
     assert Commit(before, after).is_alone is is_alone
 
 
-@quick(100)
+@quick(60)
 @given(updates)
 def test_transactions_follow_the_generation(updates: list[dict[Owner, Block]]) -> None:
     """A strict reader accepts each transaction, and after all of them holds the generation."""

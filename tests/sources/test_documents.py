@@ -200,7 +200,7 @@ values = st.recursive(
 )
 
 
-@settings(max_examples=200)
+@settings(max_examples=100)
 @given(st.lists(values, max_size=3))
 def test_what_was_dumped_is_read_again(documents: list[object]) -> None:
     """Values written as YAML, block or flow, quoted throughout or as JSON, are read as they were."""
@@ -222,7 +222,7 @@ yaml_like = st.lists(
 ).map("".join)
 
 
-@settings(max_examples=500)
+@settings(max_examples=200)
 @given(yaml_like | st.text(st.characters(exclude_categories=["Cs"]), max_size=30))
 def test_any_text_at_all(text: str) -> None:
     """Reading never raises for any text, and yields only JSON's types."""

@@ -75,7 +75,7 @@ FRONTS = {
 }
 
 
-@pytest.mark.parametrize("what", every(2, list(FRONTS)))
+@pytest.mark.parametrize("what", every(3, list(FRONTS)))
 def test_no_connection_is_lost_while_endpoints_come_and_go(lab: Lab, what: str) -> None:
     """While a Service's endpoints change a thousand times a second, every connection reaches an endpoint."""
     front = FRONTS[what]
@@ -266,7 +266,7 @@ def has_its_place(outcome: Outcome, worlds: Sequence[World], between: Outcomes) 
     return (outcome.kind, outcome.endpoint) in ends or outcome in between
 
 
-@pytest.mark.parametrize("what", every(2, list(TRIALS)))
+@pytest.mark.parametrize("what", every(4, list(TRIALS)))
 def test_no_connection_gets_past_a_service_while_it_changes(lab: Lab, what: str) -> None:
     """While a Service changes, each connection has an outcome of a world of its time, and none is let through."""
     ip, trial = TRIALS[what]
@@ -311,6 +311,7 @@ def of_another_shape() -> Renderer:
     return Renderer({**templates(), TABLE_TEMPLATE: text})
 
 
+@pytest.mark.slow
 def test_replacing_a_table_of_another_shape_sends_no_connection_astray(lab: Lab) -> None:
     """While the table is replaced by a table of another shape, only connections in that very moment may be lost.
 

@@ -23,6 +23,7 @@ from nftproxy.trace.text import text
 from nftproxy.trace.tracing import Trace, trace_packet, trace_plan
 from tests.support.examples import EXAMPLES, example_pipeline
 from tests.support.factories import pipeline, service, slice_of
+from tests.support.selection import every
 
 pytestmark = pytest.mark.skipif(bool(obstacle()), reason=obstacle())
 
@@ -49,7 +50,7 @@ def fronts_of(seen: Pipeline) -> Iterator[tuple[str, str, int]]:
                     yield address, claim.protocol.value, claim.port
 
 
-@pytest.mark.parametrize("example", EXAMPLES)
+@pytest.mark.parametrize("example", every(3, EXAMPLES))
 def test_every_front_of_the_examples_does_what_is_explained(example: str, scene: Scene) -> None:
     """The kernel does as explained for packets from all sources to all fronts."""
     seen = example_pipeline(example, wide_maps=probe().capabilities.wide_maps)

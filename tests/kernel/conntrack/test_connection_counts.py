@@ -152,6 +152,7 @@ def test_what_is_read_is_bounded(lab: Lab) -> None:
     assert (len(found.by_translation), found.by_translation.total(), found.others) == (1, 3, 3)
 
 
+@pytest.mark.slow
 def test_many_entries_take_no_memory(lab: Lab) -> None:
     """Among 50,000 foreign entries, reading takes no more memory than without them, and rests in between."""
     served(lab, IP).connect(Origin.OUTSIDE, IP.vip, times=3)

@@ -64,6 +64,7 @@ def crowd(request: pytest.FixtureRequest, namespace: None) -> Iterator[None]:  #
         thread.shutdown()
 
 
+@pytest.mark.slow
 @each_crowd
 @pytest.mark.usefixtures("crowd")
 def test_a_sweep_among_many_takes_no_memory() -> None:

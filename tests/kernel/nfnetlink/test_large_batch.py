@@ -118,6 +118,7 @@ def _peak() -> int:
     return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM:"))
 
 
+@pytest.mark.slow
 def test_a_replacement_takes_little_memory() -> None:
     """A replaced table takes less than 8 bytes of memory for each byte of text (libnftables takes 45).
 

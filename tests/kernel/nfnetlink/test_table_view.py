@@ -138,6 +138,7 @@ def test_a_ruleset_that_changes_during_each_answer(monkeypatch: pytest.MonkeyPat
     assert "chain d" in kernel.listing(Family.IPV4)
 
 
+@pytest.mark.slow
 def test_nothing_is_left_open() -> None:
     """Contexts that are closed leave neither descriptors nor threads."""
     execute(LOAD)

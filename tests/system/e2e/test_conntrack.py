@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from nftproxy_conformance.lab import DROPPED, PORT_UNREACHABLE, Kind, Origin, Outcome, endpoint
 
-from tests.support.cluster import IP6, Ip
+from tests.support.cluster import IP, IP6, Ip
 from tests.system.e2e.agent import World, eventually
 from tests.system.e2e.objects import Object, service, slice_of
 
@@ -149,6 +149,7 @@ def test_service_goes(world: World, ip: Ip) -> None:
     eventually(client.send, DROPPED)
 
 
+@pytest.mark.parametrize("ip", [IP, pytest.param(IP6, marks=pytest.mark.slow)], ids=["ip", "ip6"])
 def test_stale_at_start(world: World, ip: Ip) -> None:
     """A flow whose server went while the agent was stopped moves once the agent runs again."""
     world.put(dns(), pods(ip, f"{ip.here}@node-a"))

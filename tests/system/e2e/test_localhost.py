@@ -230,6 +230,7 @@ def _times_reported(it: Node) -> int:
     return sum(each.get("series", {"count": 1})["count"] for each in found)
 
 
+@pytest.mark.parametrize("ip", [IP, pytest.param(IP6, marks=pytest.mark.slow)], ids=["ip", "ip6"])
 def test_the_agent_stops(it: Node, ip: Ip) -> None:
     """Without the agent localhost refuses and its connections end, rules serve on, and a start restores localhost."""
     it.put(web(), *it.slices(1))
@@ -257,6 +258,7 @@ def listening(namespace: Namespace) -> list[int]:
     return sorted(port for port in ports if 30000 <= port <= 32767)
 
 
+@pytest.mark.slow
 def test_a_plain_configuration_has_no_listener(world: World) -> None:
     """Without localhost in the configuration, no node port has a listener there."""
     world.put(service(ports=[f"80:{NODE_PORT}"], type="NodePort"), slice_of("10.1.0.4@node-a"))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 
+import pytest
 from nftproxy_conformance.apiserver import ApiServer
 
 from tests.system.faults.bench import Bench, service
@@ -14,6 +15,7 @@ AGENT = "tests.system.faults.leaky"
 NONE_LEFT = f"NFT020: no file descriptor is left (Too many open files; this process may have {FILES})"
 
 
+@pytest.mark.slow
 def test_an_agent_without_descriptors_says_so(bench: Bench, server: ApiServer) -> None:
     """While no descriptor is left, `status` and health answer and say so, changes are made, and the log says when."""
     bench.wait_until_right()

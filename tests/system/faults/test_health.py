@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import pytest
 from nftproxy_conformance.apiserver import ApiServer
 from nftproxy_conformance.lab import Lab, Origin, Outcome, endpoint
 
@@ -136,6 +137,7 @@ def test_the_kernel_refuses(bench: Bench, server: ApiServer) -> None:
     assert bench.lab.connect(Origin.POD, vip(60), 80) == endpoint("10.1.0.60", 8080)
 
 
+@pytest.mark.slow
 def test_the_kernel_refuses_ipv6(bench: Bench, server: ApiServer) -> None:
     """While another program owns the IPv6 table, IPv4 is healthy and follows every change by small transactions."""
     server.put(local_service(), endpoints(50, "10.1.0.9"))

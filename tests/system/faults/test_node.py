@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import pytest
 from nftproxy_conformance.apiserver import ApiServer
 from nftproxy_conformance.lab import Namespace
 from nftproxy_conformance.lab.topology import NODE_NAME
@@ -20,6 +21,7 @@ def warnings(bench: Bench) -> list[str]:
     return found
 
 
+@pytest.mark.slow
 def test_a_node_name_that_names_no_node(bench: Bench, server: ApiServer) -> None:
     """Log, health and status name the missing Node once, until the cluster has it."""
     missing = f"NFT635: the cluster has no Node {NODE_NAME}: its addresses, zone and pod range are unknown"

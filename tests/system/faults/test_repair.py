@@ -49,7 +49,7 @@ def quiet(bench: Bench) -> Bench:
     return bench
 
 
-@pytest.mark.parametrize("harm", every(3, [*GONE, EMPTIED, *ALTERED]))
+@pytest.mark.parametrize("harm", every(5, [*GONE, EMPTIED, *ALTERED]))
 def test_damage_is_repaired_and_counted(quiet: Bench, harm: str) -> None:
     """Damage to the tables is repaired without a periodic check, and counted for the damaged family."""
     before = {family: quiet.metric(repairs(family)) for family in Family}

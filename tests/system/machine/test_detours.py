@@ -12,7 +12,6 @@ import pytest
 
 from tests.support.detours import ADDRESS, DETOURS, PORT, USER_AND_NETWORK, Company
 from tests.support.processes import CHECKOUT
-from tests.support.selection import every
 
 SERVER = """\
 import trustme
@@ -33,7 +32,8 @@ def company(tmp_path: Path) -> Iterator[Company]:
         yield made
 
 
-@pytest.mark.parametrize("name", every(len(DETOURS), list(DETOURS)))
+@pytest.mark.slow
+@pytest.mark.parametrize("name", list(DETOURS))
 def test_the_agent_serves(company: Company, tmp_path: Path, name: str) -> None:
     """The agent serves a Service that is created while it runs, names its way in `status`, and ends by SIGTERM."""
     kubeconfig = tmp_path / "kubeconfig"

@@ -12,6 +12,7 @@ from tests.support.source_agent import SourceAgent
 NAMESPACES = ("--user", "--map-root-user", "--net")
 
 
+@pytest.mark.slow
 def test_the_agent_serves(tmp_path: Path) -> None:
     """`run` loads the rules, follows changes, mends foreign changes of its table, and ends by SIGTERM."""
     if subprocess.run(["unshare", *NAMESPACES, "true"], check=False).returncode:
