@@ -2,7 +2,7 @@
 
 Each extension is taken away in a copy of the tree.  No module outside of its folder imports it, other than the list.
 
-NFTPROXY_TESTS=long takes away each extension by itself, too, and runs mypy and the demo.
+NFTPROXY_TESTS=long takes away each extension by itself, too, and runs mypy.  The demo is slow.
 """
 
 from __future__ import annotations
@@ -108,8 +108,8 @@ def chosen(given: str) -> list[str]:
     return EXTENSIONS if given == ALL else [given]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("given", [*EXTENSIONS, ALL] if IS_LONG else [ALL])
+@pytest.mark.skipif(not IS_LONG, reason="NFTPROXY_TESTS=long")
+@pytest.mark.parametrize("given", [*EXTENSIONS, ALL])
 def test_other_examples_render_to_the_same_bytes(given: str, tree: Path) -> None:
     """Without an extension `render` writes the same bytes for each example that doesn't use it."""
     gone = chosen(given)
@@ -136,7 +136,7 @@ def test_types_are_right_without_it(given: str, tree: Path) -> None:
     assert done.returncode == 0, done.stdout
 
 
-@pytest.mark.skipif(not IS_LONG, reason="NFTPROXY_TESTS=long")
+@pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.skipif(bool(obstacle()), reason=obstacle())
 def test_the_demo_keeps_its_promises_without_extensions(tree: Path) -> None:
