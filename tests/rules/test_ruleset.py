@@ -222,6 +222,32 @@ def test_unused_declarations_are_kept_until_they_are_forgotten() -> None:
     assert made.replace_blocks({"web": block(DRAW)}).declared == {(NftKind.CHAIN, "draw"): DRAW}
 
 
+def test_unused_declarations_stay_while_elements_of_a_large_change_lead_to_them() -> None:
+    """A change between the pieces of another discards nothing: the kernel may still have elements that lead there."""
+    made = generation(node=block(REFUSE), web=block(HOOK))
+    assert made.replace_blocks({"web": EMPTY}, keeps_unused=True).discarded == []
+    assert made.replace_blocks({"node": block(REFUSE, VIPS)}).discarded == [HOOK]
+
+
+@pytest.mark.parametrize(
+    ("other", "expected"),
+    [
+        (block(TO_REFUSE), True),
+        (block(VIPS), True),
+        (block(DRAW), True),
+        (block(A), True),
+        (block(B), False),
+        (block(REFUSE, SERVICES), False),
+    ],
+    ids=["key of another value", "set", "chain", "element", "another element", "other declarations"],
+)
+def test_the_statements_of_a_change_are_found_in_blocks(other: Block, expected: bool) -> None:
+    """A block has a statement of a change if it has its declaration, or an element with its key."""
+    made = generation(web=block(A), node=block(SERVICES))
+    change = made.replace_blocks({"web": block(VIPS, DRAW, TO_DRAW)})
+    assert change.statements().has_some_of(other) is expected
+
+
 # Changes
 
 
