@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from enum import Enum
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -17,11 +15,9 @@ from nftproxy.policy.choosing import choice as choice_module
 from nftproxy.policy.choosing import verdicts
 from nftproxy.policy.choosing.choice import ChoiceCache
 from nftproxy.policy.choosing.verdicts import MANY, choose
-from nftproxy.policy.compile import compile_service
 from tests.policy.choosing.makers import endpoints_of
 from tests.support.crowds import Crowd, slices_of, steps
-from tests.support.factories import IPV4, IPV6, key, node, pipeline, service, service_port, slice_of
-from tests.support.words import ALGORITHMS
+from tests.support.factories import IPV4, IPV6, key, node, service, service_port, slice_of
 
 PORT = service_port("http:80")
 WEB = service(options=Options.of({WEIGHTS: (("b", 3),)}))
@@ -94,18 +90,6 @@ def test_another_node_or_other_weights_of_zones_are_another_choice() -> None:
     for of, at in ((service(), node()), (WEB, node()), (WEB, node("node-b")), (service(), node("node-b"))):
         endpoints = endpoints_of(slices, of=of, at=at)
         assert choose(endpoints, PORT, cache) == choose(endpoints, PORT)
-
-
-@pytest.mark.parametrize("algorithm", ALGORITHMS)
-@pytest.mark.parametrize("weights", ["zone:c=1", "zone:b=3"], ids=["plain", "weighted"])
-def test_each_algorithm_places_many_as_without_a_cache(algorithm: Enum, weights: str) -> None:
-    """The facts of a Service with many endpoints don't depend on the cache."""
-    web = service(annotations={"algorithm": algorithm.value, "weights": weights})
-    made = pipeline(web, *slices_of(MANY))
-    expected, found = (
-        list(compile_service(made.state, made.settings, IPV4, web, cache=cache)) for cache in (None, ChoiceCache())
-    )
-    assert found == expected
 
 
 def test_endpoints_that_do_not_answer_bypass_the_cache() -> None:
