@@ -8,7 +8,8 @@ Tenants choose how much they ask for, so each bound is divided between namespace
   any that has fewer (`SharedRoom`).
 * **Items that can't be evicted** follow dynamic thresholds (`Holdings.room`): the fuller it is, the fewer items a
   namespace may have.
-* **A queue** serves namespaces in turn (`TurnQueue`, and `turn_numbers` where the order depends on more).
+* **A queue** serves namespaces in turn (`TurnQueue`, `first_in_turn`, and `turn_numbers` where the order depends on
+  more).
 * **Time** that a namespace has used counts as a debt, which time pays off (`Debts`).  The namespace with the least debt
   comes first, and a namespace that uses less than an equal share soon owes nothing.
 * **A rate** is a token bucket (`TokenBucket`).  `SharedRate` divides a rate between namespaces: debts with dynamic
@@ -25,7 +26,7 @@ from __future__ import annotations
 import itertools
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator
-from heapq import heapify, heappop, heappush
+from heapq import heapify, heappop, heappush, nsmallest
 from typing import Generic, TypeVar
 
 LINES_OF_A_NAMESPACE, LINES_OF_ALL = (100, 1.0), (400, 0.25)
@@ -230,6 +231,11 @@ def turn_numbers(items: Iterable[Item], name_of: Callable[[Item], str]) -> Itera
         name = name_of(item)
         yield before[name], item
         before[name] += 1
+
+
+def first_in_turn(items: Iterable[Item], name_of: Callable[[Item], str], most: int) -> list[Item]:
+    """Return the first items, the first of each name before the second of any, and else in their order."""
+    return [item for _, item in nsmallest(most, turn_numbers(items, name_of), key=lambda each: each[0])]
 
 
 class Debts:

@@ -7,6 +7,7 @@ import asyncio
 import pytest
 
 from nftproxy.agent.reporting.health import Moment
+from nftproxy.agent.sync.quarantine import MOST_RETRIED
 from nftproxy.model.errors import Refused
 from nftproxy.model.events import Listed, Put, Removed
 from nftproxy.model.objects import Service, key_of
@@ -180,6 +181,18 @@ def test_a_quarantined_service_is_retried_at_each_check() -> None:
     assert seen == ["shop/bad"]
     assert quarantined(world) == []
     assert len(kernel.ledger.elements[IPV4.table]["tcp-endpoints"]) == 8
+    world.assert_in_step()
+
+
+def test_a_namespace_with_many_quarantined_services_delays_no_others_retry() -> None:
+    """Beside a tenant with more quarantined Services than a check retries, another tenant's is retried at the next."""
+    kernel = FakeKernel()
+    kernel.unwanted = ["10.96.1.", ITS_ADDRESS]
+    crowd = [service(f"evil/s{number:02}", cluster_ips=[f"10.96.1.{number}"]) for number in range(3 * MOST_RETRIED)]
+    world = World(kernel).at(0.5 * SYNC_PERIOD, kernel.unwanted.remove, ITS_ADDRESS)
+    world.run(source((0, [*EVERYTHING, *map(Put, crowd), Put(BAD)])), until=1.5 * SYNC_PERIOD)
+    assert len(quarantined(world)) == 3 * MOST_RETRIED
+    assert "shop/bad" not in quarantined(world)
     world.assert_in_step()
 
 

@@ -16,6 +16,7 @@ from nftproxy.model.fairness import (
     TokenBucket,
     TurnQueue,
     divide,
+    first_in_turn,
     turn_numbers,
 )
 
@@ -249,6 +250,20 @@ def test_turn_numbers_count_the_earlier_items_of_a_name(names: list[str]) -> Non
     numbered = list(turn_numbers(items, lambda each: each[1]))
     assert [item for _, item in numbered] == items
     assert [turn for turn, _ in numbered] == [names[:index].count(name) for index, name in items]
+
+
+@given(st.lists(NAMES, min_size=1, max_size=40), st.integers(1, 12))
+def test_the_first_in_turn_are_of_as_many_names_as_may_be(names: list[str], most: int) -> None:
+    """A name with at most an equal share has all of its items, and no name has two more than another that has more."""
+    items = list(enumerate(names))
+    first = first_in_turn(items, lambda each: each[1], most)
+    counts = Counter(name for _, name in first)
+    assert len(first) == min(most, len(items))
+    for name in set(names):
+        own = [each for each in items if each[1] == name]
+        assert [each for each in first if each[1] == name] == own[: counts[name]]
+        assert counts[name] >= min(len(own), most // len(set(names)))
+        assert counts[name] == len(own) or counts[name] >= max(counts.values()) - 1
 
 
 def test_a_quiet_name_is_admitted_beside_names_that_take_all() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import heapq
 import itertools
 import logging
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence, Set
@@ -18,7 +17,7 @@ from nftproxy.logs import inform, warn
 from nftproxy.model.addresses import FAMILY_NAMES, Address, Family
 from nftproxy.model.codes import AnyCode, Code
 from nftproxy.model.errors import Problem
-from nftproxy.model.fairness import turn_numbers
+from nftproxy.model.fairness import first_in_turn
 from nftproxy.model.objects import ObjectKey
 from nftproxy.model.texts import first_of
 from nftproxy.model.whereabouts import elsewhere
@@ -186,7 +185,7 @@ class FaultReporter:
         excessive = state.excessive
         if excessive:
             if self._excess_changes != state.excess_changes:
-                self._reported = _in_turn(excessive)
+                self._reported = first_in_turn(excessive, lambda each: each.namespace, MOST_REPORTED)
             self._events.report(occurrences.excess(each, excessive[each]) for each in self._reported)
         if self._excess_changes == state.excess_changes:
             return
@@ -270,9 +269,3 @@ def _by_namespace(
     for key in sorted(services):
         found.setdefault((key.namespace, excessive[key].code if key in excessive else None), []).append(key)
     return found.values()
-
-
-def _in_turn(services: Iterable[ObjectKey]) -> list[ObjectKey]:
-    """Return at most `MOST_REPORTED` Services, the first of each namespace before the second of any."""
-    numbered = turn_numbers(services, lambda each: each.namespace)
-    return [key for _, key in heapq.nsmallest(MOST_REPORTED, numbered, key=lambda each: each[0])]

@@ -41,6 +41,7 @@ from nftproxy.model.backoff import Backoff
 from nftproxy.model.codes import Code
 from nftproxy.model.errors import Refused, Unavailable
 from nftproxy.model.events import Event
+from nftproxy.model.fairness import first_in_turn
 from nftproxy.model.objects import ObjectKey
 from nftproxy.model.stages import Stage
 from nftproxy.model.texts import first_of
@@ -464,8 +465,11 @@ class Loader:
         return False
 
     async def retry_some(self, most: int) -> bool:
-        """Retry up to `most` quarantined Services of each family.  Return whether there were any."""
-        quarantined = {family: list(self._tables[family].quarantine.reasons)[:most] for family in self.known}
+        """Retry up to `most` quarantined Services of each family, by turns of namespaces.  Return whether any."""
+        quarantined = {
+            family: first_in_turn(self._tables[family].quarantine.reasons, lambda each: each.namespace, most)
+            for family in self.known
+        }
         for family, services in quarantined.items():
             await self._retry(family, services)
         return any(quarantined.values())
