@@ -13,8 +13,8 @@ Packets see the table between two pieces, so the order of the pieces keeps every
 4. Then elements of lists and shared maps go, and at last declarations.
 
 So a packet meets the rules of its front from before the change or from after it.  A source on a list of ranges is
-treated likewise: a list changes as a whole.  If the kernel refuses a piece, the pieces before it stay, and a full load
-must follow.
+treated likewise: a list changes as a whole.  Changes that have no statement of this change may go between two pieces.
+If the kernel refuses a piece, the pieces before it stay, and a full load must follow.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Applies the events of a round, and small changes of other namespaces between its parts.
 
-A Service that changes alone goes to the kernel port by port (pipeline.py).  After each part, and at each pause while
-other rounds are compiled, the loop may apply small changes that have come meanwhile.  So a small change never waits
-until a large change is compiled and in the kernel, only for a part of it.
+Services go to the kernel port by port, and what can't be divided goes in pieces (pipeline.py).  After each part and
+piece, and at each pause in between, the loop may apply small changes that have come meanwhile.  So a small change never
+waits until a large change is compiled and in the kernel, only for a part of it.
 
 After a failure the rest of the round is compiled, but not sent.  The loop takes the failure from here once the pipeline
 holds the whole round, as a full load must follow.
