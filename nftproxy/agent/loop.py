@@ -257,18 +257,23 @@ class SyncLoop:
 
     async def _sync(self) -> bool:
         """Apply the events whose turn it is.  Return whether the kernel had any work."""
-        began, self._spent_beside = self._processor_time(), 0.0
         has_let_in, self._has_let_in = self._has_let_in, False
-        events = self._next_events()
+        began, events = self._processor_time(), self._next_events()
         self._reporter.taken()
-        is_of_services = not any(map(_concerns_all, events))
-        size = await self._rounds.apply(events, self._let_others_in if is_of_services else None)
+        size, general = 0, [each for each in events if _concerns_all(each)]
+        if general:  # by themselves, as they have no parts, and their cost is nobody's
+            size = await self._rounds.apply(general)
+            began = self._processor_time()
+        self._spent_beside = 0.0
+        own = [each for each in events if not _concerns_all(each)] if general else events
+        if own or not general:
+            size += await self._rounds.apply(own, self._let_others_in)
         self._reporter.ingested()
         if failure := self._rounds.pop_failure():
             await self._report_failed_change(failure.families, failure.error)
             self._loader.mark_unknown(failure.families)
         spent = self._processor_time() - began - self._spent_beside
-        if is_of_services and (expense := self._turns.charge(spent, self._now())):
+        if expense := self._turns.charge(spent, self._now()):
             self._expenses.record(expense, self._now())
         waiting = self.inbox.waiting(self._pipeline.state.service_of)
         self._turn_due = self._turns.next_due(waiting, self._now(), self._coming(waiting)) if waiting else float("inf")
@@ -279,8 +284,9 @@ class SyncLoop:
         if self._loader.known and (events or has_loaded or self._settle_due <= self._now()):
             await self._loader.retry_changed()
             await self._settle()
-        if any(isinstance(each, Listed) for each in events):
+        if any(isinstance(each, Listed) for each in general):
             events.clear()  # most objects were known, and stay as they were
+            general.clear()
             trim_memory()
         return bool(size) or has_loaded
 

@@ -17,7 +17,7 @@ from nftproxy.model.objects import Service
 from nftproxy.rules.pieces import pieces_of
 from nftproxy.rules.transaction import Commit, Transaction
 from tests.agent.world import EVERYTHING, FakeKernel, Timed, World, source
-from tests.support.factories import IPV4, elements, service, slice_of
+from tests.support.factories import IPV4, elements, node, service, slice_of
 
 COST = 5.0
 EVIL, ITS_IP = "evil/big", "10.97.0.1"
@@ -228,6 +228,11 @@ def beside_a_deletion(name: str, number: int) -> list[Event]:
     return [shifted(name, number), Put(other) if number % 2 else Removed(Service, other.key)]
 
 
+def beside_the_node(name: str, number: int) -> list[Event]:
+    """The same, while the Node changes, which concerns all Services."""
+    return [shifted(name, number), Put(node(zone="ab"[number % 2]))]
+
+
 def with_other_fronts(name: str, number: int) -> list[Event]:
     """All rows of a Service go, and come at another address, which can't go port by port."""
     address = f"198.51.100.{number % 2}"
@@ -268,11 +273,11 @@ def test_a_small_change_waits_for_a_part_of_a_large_change(
     assert 0 < max(found) <= 3 * PART, found
 
 
-@pytest.mark.parametrize("change", [beside_a_deletion, with_other_fronts])
+@pytest.mark.parametrize("change", [beside_a_deletion, beside_the_node, with_other_fronts])
 def test_a_small_change_waits_for_a_part_of_any_large_change(
     monkeypatch: pytest.MonkeyPatch, change: Callable[[str, int], list[Event]]
 ) -> None:
-    """A deletion doesn't join a large change to a single part, and a change without parts goes in pieces."""
+    """No other change joins a large change to a single part, and a change without parts goes in pieces."""
     monkeypatch.setattr("nftproxy.pipeline.PART", PART)
     monkeypatch.setattr("nftproxy.pipeline.LARGE_PART", PART)
     monkeypatch.setattr("nftproxy.pipeline.pieces_of", functools.partial(pieces_of, size=PART * len(PODS[0])))
