@@ -21,7 +21,7 @@ from nftproxy.policy.extension import Extension
 from nftproxy.rules.renderer import TEMPLATE_NAMES
 
 if TYPE_CHECKING:
-    from nftproxy.agent.agent_part import MakePart
+    from nftproxy.agent.agent_part import AgentExtensions
     from nftproxy.doctor.diagnosis import Check
 
 INSTALLED: tuple[Extension, ...] = (
@@ -53,22 +53,34 @@ OPTIONS = joined(option for each in INSTALLED for option in each.options)
 """All annotations."""
 
 
-def agent_parts() -> Sequence[MakePart]:
-    """Return the functions that make the extensions' parts of the agent.  Only the agent imports them."""
+def agent_extensions() -> AgentExtensions:
+    """Return what the extensions add to the agent.  Only the agent imports it."""
+    from nftproxy.agent.agent_part import AgentExtensions
     from nftproxy.extensions.counts.agent.part import CountsPart
     from nftproxy.extensions.failover.agent.part import FailoverPart
-    from nftproxy.extensions.fast_path.agent.part import FastPathPart
+    from nftproxy.extensions.failover.agent.silence_watch import FAILOVER_METRICS
+    from nftproxy.extensions.fast_path.agent.part import FAST_PATH_METRICS, FastPathPart
+    from nftproxy.extensions.least_connections.agent.load_watch import LEAST_CONNECTIONS_METRICS
     from nftproxy.extensions.least_connections.agent.part import LeastConnectionsPart
+    from nftproxy.extensions.localhost.agent.forwarder import LOCALHOST_METRICS
     from nftproxy.extensions.localhost.agent.part import LocalhostPart
     from nftproxy.extensions.masquerade_address.agent.part import MasqueradeAddressPart
 
-    return (
-        LocalhostPart.make,
-        FailoverPart,
-        LeastConnectionsPart,
-        CountsPart,
-        FastPathPart,
-        MasqueradeAddressPart.make,
+    return AgentExtensions(
+        parts=(
+            LocalhostPart.make,
+            FailoverPart,
+            LeastConnectionsPart,
+            CountsPart,
+            FastPathPart,
+            MasqueradeAddressPart.make,
+        ),
+        metrics=(
+            LOCALHOST_METRICS,
+            FAILOVER_METRICS,
+            LEAST_CONNECTIONS_METRICS,
+            FAST_PATH_METRICS,
+        ),
     )
 
 

@@ -15,7 +15,6 @@ from pathlib import Path
 
 import pytest
 
-from nftproxy.agent.reporting.metrics import COUNTERS, GAUGES
 from nftproxy.agent.reporting.occurrences import Occurrence
 from nftproxy.commands.articles import WIDTH, articles, explained, overview, page
 from nftproxy.commands.cli import commands
@@ -24,6 +23,7 @@ from nftproxy.installed import CODES
 from nftproxy.model.codes import Code
 from nftproxy.model.errors import NftproxyError, Problem
 from tests.support.command import nftproxy
+from tests.support.metrics import COUNTERS, GAUGES
 
 CHECKOUT = Path(__file__).resolve().parents[1]
 PACKAGE = CHECKOUT / "nftproxy"

@@ -23,7 +23,6 @@ import pytest
 import yaml
 from nftproxy_conformance.lab import obstacle
 
-from nftproxy.agent.reporting.metrics import COUNTERS, GAUGES, HISTOGRAMS
 from nftproxy.api.kinds import ObjectKind
 from nftproxy.api.parse import parse_object
 from nftproxy.api.resources import resources
@@ -37,6 +36,7 @@ from nftproxy.model.annotations import NONE, Form, Word
 from nftproxy.model.errors import Problem
 from nftproxy.model.objects import EndpointSlice, Service
 from nftproxy.sources.config_documents import load_config
+from tests.support.metrics import COUNTERS, GAUGES, HISTOGRAMS
 
 CHECKOUT = Path(__file__).resolve().parents[1]
 README = CHECKOUT / "README.md"

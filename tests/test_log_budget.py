@@ -37,6 +37,7 @@ from nftproxy.pipeline import Pipeline
 from nftproxy.policy.health_checks import HealthCheck
 from tests.agent.world import EVERYTHING, FakeKernel, Timed, World, source
 from tests.support.factories import key, pipeline, service
+from tests.support.metrics import all_metrics
 from tests.support.selection import every
 
 CHECKOUT = Path(__file__).resolve().parents[1]
@@ -167,7 +168,7 @@ async def health_check_ports() -> None:
 
 async def ports_at_localhost() -> None:
     """Services with a node port that another program has at localhost."""
-    forwarder = LocalhostForwarder(Metrics(), lambda _: None)
+    forwarder = LocalhostForwarder(all_metrics(), lambda _: None)
     with socket.create_server(("127.0.0.1", 0)) as taken:
         place = Place(HERE, taken.getsockname()[1])
         for number in range(NAMES):
@@ -177,7 +178,7 @@ async def ports_at_localhost() -> None:
 
 async def silent_endpoints() -> None:
     """Endpoints that don't answer, and then do."""
-    watch = SilenceWatch(pipeline().state, Family, Mock(), Metrics(), lambda _: None)
+    watch = SilenceWatch(pipeline().state, Family, Mock(), all_metrics(), lambda _: None)
     for number in range(NAMES):
         place, services = Place(Address("10.1.0.4"), 80), (key(f"evil/s{number}"),)
         watch._report_change(SilenceChange(place, True, False, services))
@@ -187,7 +188,7 @@ async def silent_endpoints() -> None:
 async def unbalanced_lists() -> None:
     """Services whose lists are too long for least connections."""
     lists = SimpleNamespace(by_key={}, oversized=set())
-    watch = LoadWatch(lists, lambda _: Mock(), Metrics())  # type: ignore[arg-type]
+    watch = LoadWatch(lists, lambda _: Mock(), all_metrics())  # type: ignore[arg-type]
     for number in range(NAMES):
         lists.oversized = {ListKey(key(f"evil/s{number}"), "http", Family.IPV4, TrafficPolicy.CLUSTER)}
         watch.rules_loaded()

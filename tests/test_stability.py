@@ -16,7 +16,6 @@ import msgspec
 import msgspec.inspect as ms
 import pytest
 
-from nftproxy.agent.reporting.metrics import COUNTERS, GAUGES, HISTOGRAMS
 from nftproxy.agent.socket.answers import ClientRow, ConflictRow, EndpointRow, QuarantinedRow, ServiceRow
 from nftproxy.api.decode import Shape
 from nftproxy.commands import cli
@@ -31,6 +30,7 @@ from nftproxy.installed_fields import FIELDS
 from nftproxy.model.annotations import NONE, Word
 from nftproxy.model.codes import Code
 from tests.conftest import CHECKOUT
+from tests.support.metrics import COUNTERS, GAUGES, HISTOGRAMS
 from tests.support.own_versions import OwnVersion, own_versions
 
 FILE = CHECKOUT / "docs" / "stable.txt"

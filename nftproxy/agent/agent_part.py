@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mappi
 from typing import ClassVar, NamedTuple
 
 from nftproxy.agent.reporting.fault_reporter import FaultReporter
-from nftproxy.agent.reporting.metrics import Metrics
+from nftproxy.agent.reporting.metrics import MetricRows, Metrics
 from nftproxy.agent.reporting.occurrences import Fault
 from nftproxy.kernel.threads import AsyncKernel
 from nftproxy.model.events import Event
@@ -75,3 +75,13 @@ class AgentPart:
 
 MakePart = Callable[[AgentContext], AgentPart | None]
 """Makes the part of an extension, None if the configuration doesn't ask for it."""
+
+
+class AgentExtensions(NamedTuple):
+    """What all extensions add to the agent: `parts` makes their parts, and `metrics` are the rows of their metrics."""
+
+    parts: Sequence[MakePart] = ()
+    metrics: Sequence[MetricRows] = ()
+
+
+NO_EXTENSIONS = AgentExtensions()

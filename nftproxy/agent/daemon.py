@@ -20,7 +20,7 @@ from contextlib import aclosing
 from functools import partial
 from pathlib import Path
 
-from nftproxy.agent.agent_part import AgentContext, MakePart
+from nftproxy.agent.agent_part import NO_EXTENSIONS, AgentContext, AgentExtensions
 from nftproxy.agent.followers import Followers, PartsOfExtensions
 from nftproxy.agent.http.listeners import Listeners
 from nftproxy.agent.http.reserve import Reserve
@@ -78,7 +78,7 @@ class Daemon:
         pipeline: Pipeline,
         source: Callable[[], str],
         activities: Callable[[], Iterable[ResourceActivity]] = lambda: (),
-        extensions: Iterable[MakePart] = (),
+        extensions: AgentExtensions = NO_EXTENSIONS,
     ) -> None:
         """Make the parts.  None of them starts.
 
@@ -86,7 +86,7 @@ class Daemon:
             pipeline: the rules that the kernel is to hold.
             source: names the source of the cluster's objects, for `nftproxy status`.
             activities: the activity of each resource of the API.
-            extensions: makes the parts of extensions.
+            extensions: the parts and metrics of extensions.
         """
         config, state = pipeline.settings.config, pipeline.state
         started, libnftables = time.time(), Kernel().version()
@@ -95,7 +95,7 @@ class Daemon:
         self._commits = CommitListener()
         self._events = EventRecorder(state.node.name)
 
-        self.metrics = Metrics(lambda metrics: measure(metrics, pipeline))
+        self.metrics = Metrics(lambda metrics: measure(metrics, pipeline), extensions.metrics)
         versions = (__version__, libnftables, platform.release(), this_build().label)
         self.metrics.set("nftproxy_build_info", 1, *versions, configuration_digest(config))
         self._lock: AgentLock | None = None
@@ -110,7 +110,7 @@ class Daemon:
         self._conntrack = SweepQueue(self.metrics.count_sweep)
         report = self._events.report_fault
         given = AgentContext(pipeline, self._kernel, self.metrics, self.faults, report)
-        self._parts = tuple(filter(None, [make(given) for make in extensions]))
+        self._parts = tuple(filter(None, [make(given) for make in extensions.parts]))
         proxies, statuses = (lambda: self.faults.other_proxies), [each.status for each in self._parts]
         context = QueryContext(pipeline, reporter, started, libnftables, source, proxies, statuses)
         self._agent_socket = AgentSocket(config.agent_socket, query_handlers(context), self._reserve)
@@ -247,7 +247,7 @@ async def run_agent(
     file: ConfigFile,
     directory: Path | None = None,
     api_servers: Sequence[str] = (),
-    extensions: Iterable[MakePart] = (),
+    extensions: AgentExtensions = NO_EXTENSIONS,
 ) -> bool:
     """Run with the manifests of a directory, or else with the API server.  Return whether to restart.
 
@@ -260,7 +260,7 @@ async def run_agent(
 
 
 async def run_with_directory(
-    pipeline: Pipeline, file: ConfigFile, directory: Path, extensions: Iterable[MakePart] = ()
+    pipeline: Pipeline, file: ConfigFile, directory: Path, extensions: AgentExtensions = NO_EXTENSIONS
 ) -> bool:
     """Run with the manifests of a directory.  Return whether to restart.  Events go to the log only."""
     daemon = Daemon(pipeline, lambda: str(directory), extensions=extensions)
@@ -274,7 +274,7 @@ async def run_with_directory(
 
 
 async def run_with_cluster(
-    pipeline: Pipeline, file: ConfigFile, api_servers: Sequence[str], extensions: Iterable[MakePart] = ()
+    pipeline: Pipeline, file: ConfigFile, api_servers: Sequence[str], extensions: AgentExtensions = NO_EXTENSIONS
 ) -> bool:
     """Run with the objects of the API server.  Return whether to restart.
 

@@ -207,7 +207,7 @@ def _run_agent(
         # One child process probes libnftables, and another compiles the templates.  Meanwhile this process imports the
         # rest, half of all imports.
         probing = pool.submit(probe)
-        from nftproxy.installed import ALL_TEMPLATES, INSTALLED, agent_parts
+        from nftproxy.installed import ALL_TEMPLATES, INSTALLED, agent_extensions
         from nftproxy.rules.renderer import Renderer
         from nftproxy.rules.template_code import TemplateCode, compile_templates
 
@@ -234,7 +234,7 @@ def _run_agent(
     renderer = Renderer(texts, TemplateCode(_code_of(compiling)))
     pipeline = Pipeline(node, Settings(config, found.capabilities, INSTALLED), renderer, families, in_two)
     threading.Thread(target=_report_missing_features, daemon=True).start()  # nothing waits for it
-    return asyncio.run(run_agent(pipeline, file, source, api_servers, agent_parts()))
+    return asyncio.run(run_agent(pipeline, file, source, api_servers, agent_extensions()))
 
 
 def _code_of(compiling: Future[dict[str, bytes]]) -> dict[str, bytes]:

@@ -64,6 +64,13 @@ class Metric(NamedTuple):
         return self.name if is_shared else f"kubeproxy_{self.name}", f"[ALPHA] {self.text}"
 
 
+class MetricRows(NamedTuple):
+    """The counters and gauges of an extension."""
+
+    counters: tuple[Metric, ...] = ()
+    gauges: tuple[Metric, ...] = ()
+
+
 _STATUSES = ("200", "503")
 
 COUNTERS = (
@@ -74,16 +81,6 @@ COUNTERS = (
     Metric("proxy_healthz_total", "Cumulative proxy healthz HTTP status", ("code",), known=_STATUSES),
     Metric("proxy_livez_total", "Cumulative proxy livez HTTP status", ("code",), known=_STATUSES),
     Metric("conntrack_reconciler_deleted_entries_total", "Cumulative conntrack flows deleted by conntrack reconciler"),
-    Metric(
-        "nftables_localhost_nodeport_listener_creation_failures_total",
-        "Cumulative node ports that could not be listened on at localhost",
-    ),
-    Metric(
-        "nftproxy_localhost_connections_total",
-        "Connections to node ports at localhost",
-        ("outcome",),
-        known=("forwarded", "unreachable", "limit"),
-    ),
     Metric(
         "rest_client_requests_total",
         "Number of HTTP requests, partitioned by status code, method, and host.",
@@ -98,23 +95,7 @@ COUNTERS = (
     ),
     Metric("nftproxy_log_lines_dropped_total", "Lines of the log that were dropped, as nobody read them in time", ()),
     Metric("nftproxy_warnings_total", "Warnings and errors that were logged, by their codes", ("code",), known=()),
-    Metric(
-        "nftproxy_silences_total",
-        "Times that an endpoint stopped answering, for Services that leave out silent endpoints",
-    ),
-    Metric(
-        "nftproxy_silence_overflows_total",
-        "Looks that found a namespace with more connections without an answer than its share",
-    ),
-    Metric(
-        "nftproxy_silence_checks_total",
-        "Connections of the agent to endpoints that seem silent",
-        ("answered",),
-        known=("true", "false"),
-    ),
     Metric("nftproxy_connections_ended_total", "TCP connections that were ended, as their endpoint's address is gone"),
-    Metric("nftproxy_connections_moved_total", "Unanswered connections that were moved to another endpoint", ()),
-    Metric("nftproxy_rebalanced_lists_total", "Times that a list got other shares, as its connections changed", ()),
     Metric("nftproxy_repairs_total", "Times that a table was loaded again, as another program had changed it"),
 )
 
@@ -128,18 +109,12 @@ GAUGES = (
         "Number of services with a Local traffic policy and no endpoints",
         ("ip_family", "traffic_policy"),
     ),
-    Metric("nftables_localhost_nodeport_listeners", "Node ports that are listened on at localhost"),
     Metric("nftproxy_elements", "Elements of the table's sets and maps, except those that packets add"),
     Metric(
         "nftproxy_affinity_entries", "Clients that session affinity remembers, at most 1048576", ("ip_family", "map")
     ),
     Metric("nftproxy_conflicts", "Addresses and ports that a Service claims and does not get", ()),
     Metric("nftproxy_services_quarantined", "Services without rules: refused by the kernel, or beyond a limit", ()),
-    Metric(
-        "nftproxy_silent_endpoints",
-        "Endpoints that don't answer this node, for Services that leave out silent endpoints",
-    ),
-    Metric("nftproxy_fast_path_interfaces", "Interfaces whose established connections take the fast path", ()),
     Metric("nftproxy_healthy", "1 if /healthz, or /livez, answers 200 at present", ("path",)),
     Metric("nftproxy_faults", "Warnings that hold at present, as `nftproxy status` has them, by code", ("code",)),
     Metric("nftproxy_waiting", "Always 1, for each event that the first load waits for", ("for",)),
@@ -236,11 +211,17 @@ class _Histogram(Collector):
 class Metrics:
     """All metrics of an agent, by their full names."""
 
-    def __init__(self, measure: Callable[[Metrics], None] = lambda _: None) -> None:
-        """Start with the known series.  `measure` is called at each scrape, to set metrics."""
+    def __init__(self, measure: Callable[[Metrics], None] = lambda _: None, added: Iterable[MetricRows] = ()) -> None:
+        """Start with the known series, also those of extensions.
+
+        Args:
+            measure: called at each scrape, to set metrics.
+            added: the rows of extensions.
+        """
         self._measure = measure
-        self._numbers = {row.header[0]: _Numbers(CounterMetricFamily, row) for row in COUNTERS}
-        self._numbers |= {row.header[0]: _Numbers(GaugeMetricFamily, row) for row in GAUGES}
+        rows = (MetricRows(COUNTERS, GAUGES), *added)
+        self._numbers = {row.header[0]: _Numbers(CounterMetricFamily, row) for each in rows for row in each.counters}
+        self._numbers |= {row.header[0]: _Numbers(GaugeMetricFamily, row) for each in rows for row in each.gauges}
         self._histograms = {row.header[0]: _Histogram(row) for row in HISTOGRAMS}
         self._registry = CollectorRegistry()
         for metric in (*self._numbers.values(), *self._histograms.values()):

@@ -26,6 +26,7 @@ from nftproxy.pipeline import Pipeline
 from nftproxy.rules.transaction import Transaction
 from nftproxy.sources.api_connection import RequestOutcome
 from tests.support.factories import IPV4, IPV6, host_addresses, key, node, pipeline, service, service_cidr, slice_of
+from tests.support.metrics import ADDED, all_metrics
 
 Series = dict[str, float]
 BOTH = frozenset(Family)
@@ -134,7 +135,7 @@ def metrics_of(pipeline: Pipeline) -> Metrics:
         )
         metrics.set_each("nftproxy_warnings_total", {"NFT301": 1})
 
-    return Metrics(look)
+    return Metrics(look, ADDED)
 
 
 def reporter(pipeline: Pipeline, clock: Clock | None = None) -> SyncReporter:
@@ -261,7 +262,7 @@ def test_counters_begin_at_zero() -> None:
     Counters of API requests have none, as in kube-proxy: no host is known then.
     """
     names = [name for name, shape in (rows(KUBE_PROXY) | rows(OURS)).items() if shape[0] == "counter"]
-    assert series(Metrics(), *names) == {
+    assert series(all_metrics(), *names) == {
         "kubeproxy_sync_proxy_rules_endpoint_changes_total": 0,
         "kubeproxy_sync_proxy_rules_service_changes_total": 0,
         'kubeproxy_proxy_healthz_total{code="200"}': 0,
@@ -291,7 +292,7 @@ def test_counters_begin_at_zero() -> None:
 
 def test_requests_to_the_api() -> None:
     """Each request is counted by its outcome, and its duration by its verb."""
-    metrics = Metrics()
+    metrics = all_metrics()
     metrics.count_request(RequestOutcome("200", "GET", "10.0.0.1:6443", 0.03))
     metrics.count_request(RequestOutcome("200", "GET", "10.0.0.1:6443", 0.3))
     metrics.count_request(RequestOutcome("<error>", "POST", "10.0.0.1:6443", 5.0))
@@ -306,7 +307,7 @@ def test_requests_to_the_api() -> None:
 
 def test_metrics_are_an_objects_own() -> None:
     """Two agents in one process do not count together."""
-    one, other = Metrics(), Metrics()
+    one, other = all_metrics(), all_metrics()
     one.count("kubeproxy_proxy_healthz_total", "200")
     assert series(other, "kubeproxy_proxy_healthz_total")['kubeproxy_proxy_healthz_total{code="200"}'] == 0
 
@@ -507,7 +508,7 @@ def test_slow_transactions_are_logged_once_a_minute(caplog: pytest.LogCaptureFix
 
 def test_a_bound_is_within_its_bucket() -> None:
     """Buckets are cumulative, and an observation that equals a bound is counted by it."""
-    metrics = Metrics()
+    metrics = all_metrics()
     for seconds in (0.0, 0.25, 8.192, 100.0):
         metrics.count_sweep(IPV6, seconds, 0, 0)
     found = series(metrics, "kubeproxy_conntrack_reconciler_sync_duration_seconds_bucket")
@@ -582,7 +583,7 @@ def test_network_programming(triggered: float, count: int) -> None:
     """A trigger before this process began doesn't count, as that would measure how long the process was not there."""
     clock = Clock()
     clock.seconds = 102.0 - clock.clocks.wall()
-    made = SyncReporter(Health(30.0), Metrics(), started=100.0, clocks=clock.clocks)
+    made = SyncReporter(Health(30.0), all_metrics(), started=100.0, clocks=clock.clocks)
     made.queued([Put(slice_of(triggered=triggered))])
     made.taken()
     made.applied(1, BOTH, full=False)
@@ -593,7 +594,7 @@ def test_network_programming(triggered: float, count: int) -> None:
 
 def test_conntrack() -> None:
     """A look for stale conntrack entries tells how long it took and how many it deleted."""
-    metrics = Metrics()
+    metrics = all_metrics()
     metrics.count_sweep(IPV6, 0.003, 2, 1)
     metrics.count_sweep(IPV6, 0.001, 3, 0)
     name = "kubeproxy_conntrack_reconciler_sync_duration_seconds"
@@ -607,7 +608,7 @@ def test_conntrack() -> None:
 @pytest.mark.parametrize("what", ["healthz", "livez"])
 def test_probes(what: str) -> None:
     """Answers to probes count by their status code."""
-    metrics = Metrics()
+    metrics = all_metrics()
     name = f"kubeproxy_proxy_{what}_total"
     for status in ("200", "503", "200"):
         metrics.count(name, status)

@@ -11,7 +11,6 @@ from unittest.mock import AsyncMock
 
 import pytest
 
-from nftproxy.agent.reporting.metrics import Metrics
 from nftproxy.extensions.failover.agent import silence_watch
 from nftproxy.extensions.failover.agent.silence_watch import GRACE, MOST_TRIED, SilenceChange, SilenceWatch, answer_of
 from nftproxy.extensions.failover.agent.unanswered import (
@@ -33,6 +32,7 @@ from nftproxy.policy.extension import Settings
 from nftproxy.policy.numbers import namespace_number
 from nftproxy.policy.state import ClusterState, Invalidation
 from tests.support.factories import key, service, slice_of
+from tests.support.metrics import all_metrics
 from tests.support.processes import no_files_left
 from tests.support.waiting import until
 
@@ -108,7 +108,7 @@ class Bench:
         self.answering: set[Place] = set()
         self.is_poor = False
         """Whether the node has no resources for probes."""
-        self.metrics = Metrics()
+        self.metrics = all_metrics()
         self.faults: list[tuple[object, ...]] = []
         """The reports about readings that fail, and work again."""
         self.watch = SilenceWatch(

@@ -13,7 +13,6 @@ from nftproxy.agent.agent_part import AgentContext
 from nftproxy.agent.reporting.event_recorder import EventRecorder
 from nftproxy.agent.reporting.fault_reporter import FaultReporter
 from nftproxy.agent.reporting.health import Health
-from nftproxy.agent.reporting.metrics import Metrics
 from nftproxy.agent.reporting.sync_reporter import SyncReporter
 from nftproxy.doctor.observations import Observations
 from nftproxy.explanation.question import ToAddress
@@ -32,6 +31,7 @@ from nftproxy.model.addresses import Address, Protocol
 from nftproxy.model.base_chains import BaseChain
 from nftproxy.model.errors import Unavailable
 from tests.support.factories import pipeline, service, slice_of
+from tests.support.metrics import all_metrics
 
 
 def test_interfaces_are_chosen_by_name_or_by_a_beginning() -> None:
@@ -211,6 +211,6 @@ def test_the_agent_shows_the_fast_path(monkeypatch: pytest.MonkeyPatch) -> None:
 def the_part(*interfaces: str) -> FastPathPart:
     """The part of an agent with such a configuration."""
     made = pipeline(fast_path_interfaces=interfaces)
-    reports = SyncReporter(Health(30.0), Metrics())
+    reports = SyncReporter(Health(30.0), all_metrics())
     faults = FaultReporter(made, EventRecorder("node-a"), reports)
     return FastPathPart(AgentContext(made, AsyncKernel(), reports.metrics, faults, lambda _: None))

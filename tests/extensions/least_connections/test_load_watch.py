@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from nftproxy.agent.reporting.metrics import Metrics
 from nftproxy.extensions.least_connections.agent import load_watch
 from nftproxy.extensions.least_connections.agent.load_watch import INTERVAL, LoadWatch
 from nftproxy.extensions.least_connections.balanced_lists import BalancedLists
@@ -20,6 +19,7 @@ from nftproxy.model.events import Put, Removed
 from nftproxy.model.objects import Place, Service
 from tests.agent.world import World, now, source
 from tests.support.factories import node, service, slice_of
+from tests.support.metrics import all_metrics
 
 LEAST = {"algorithm": "least-connections"}
 WEB = service("shop/web", annotations=LEAST)
@@ -64,7 +64,7 @@ class Bench(World):
     def __init__(self, connections: Connections) -> None:
         super().__init__(min_sync_period=0.02)
         self.connections = connections
-        self.metrics = Metrics()
+        self.metrics = all_metrics()
         self.faults: list[Any] = []
         """The reports about readings that fail, and work again."""
 

@@ -23,6 +23,7 @@ from nftproxy.extensions.localhost.forwardings import Forwarding
 from nftproxy.model.addresses import LOCALHOST, Address, Family
 from nftproxy.model.objects import Place
 from tests.support.factories import IPV4, IPV6, key
+from tests.support.metrics import all_metrics
 from tests.support.waiting import until
 
 TIMEOUT = 60.0
@@ -83,7 +84,7 @@ async def serving(namespace: Namespace, limits: ForwarderLimits | None, *, has_i
     families = (IPV4, IPV6) if has_ipv6 else (IPV4,)
     pods = [EchoServer(namespace, f"pod-{n}", PODS[family][n], 8080) for family in families for n in (0, 1)]
     reports: list[CannotForward] = []
-    metrics = Metrics()
+    metrics = all_metrics()
     world = World(LocalhostForwarder(metrics, reports.append, limits), reports, metrics, namespace)
     try:
         yield world

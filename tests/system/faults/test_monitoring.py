@@ -25,10 +25,10 @@ from nftproxy_conformance.apiserver import ApiServer
 from nftproxy_conformance.apiserver.faults import EndWatch, Fault, Respond
 from nftproxy_conformance.lab import Origin, endpoint
 
-from nftproxy.agent.reporting.metrics import COUNTERS, GAUGES, HISTOGRAMS
 from nftproxy.extensions.counts.agent import service_counts
 from nftproxy.installed import CODES
 from tests.support.command import nftproxy
+from tests.support.metrics import COUNTERS, GAUGES, HISTOGRAMS
 from tests.support.prometheus import MONITORING, Prometheus, Rule, hastened, program, rules
 from tests.system.faults.bench import PERMISSIONS, Bench, endpoints, pod, service, vip
 from tests.system.faults.test_health import another_owner

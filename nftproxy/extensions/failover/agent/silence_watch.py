@@ -26,7 +26,7 @@ from typing import NamedTuple
 
 from nftproxy.agent.looks import Looks
 from nftproxy.agent.reporting.fault_reporter import ReportOngoing
-from nftproxy.agent.reporting.metrics import Metrics
+from nftproxy.agent.reporting.metrics import Metric, MetricRows, Metrics
 from nftproxy.agent.reporting.occurrences import Occurrence
 from nftproxy.agent.tcp import socket_family
 from nftproxy.extensions.failover.agent.unanswered import STUCK, Retransmission, UnansweredConnection, UnansweredReader
@@ -43,6 +43,32 @@ from nftproxy.model.fairness import Holdings, TurnQueue
 from nftproxy.model.objects import ObjectKey, Place
 from nftproxy.policy.numbers import namespace_number
 from nftproxy.policy.state import ClusterState
+
+FAILOVER_METRICS = MetricRows(
+    counters=(
+        Metric(
+            "nftproxy_silences_total",
+            "Times that an endpoint stopped answering, for Services that leave out silent endpoints",
+        ),
+        Metric(
+            "nftproxy_silence_overflows_total",
+            "Looks that found a namespace with more connections without an answer than its share",
+        ),
+        Metric(
+            "nftproxy_silence_checks_total",
+            "Connections of the agent to endpoints that seem silent",
+            ("answered",),
+            known=("true", "false"),
+        ),
+        Metric("nftproxy_connections_moved_total", "Unanswered connections that were moved to another endpoint", ()),
+    ),
+    gauges=(
+        Metric(
+            "nftproxy_silent_endpoints",
+            "Endpoints that don't answer this node, for Services that leave out silent endpoints",
+        ),
+    ),
+)
 
 INTERVAL = 0.25
 """Seconds between two looks: a quarter of the time after which a client retransmits its first packet."""

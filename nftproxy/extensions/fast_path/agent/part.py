@@ -6,11 +6,18 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import partial
 
 from nftproxy.agent.agent_part import AgentContext, AgentPart
+from nftproxy.agent.reporting.metrics import Metric, MetricRows
 from nftproxy.extensions.fast_path.agent.fast_path import keep_fast_path
 from nftproxy.extensions.fast_path.agent.flowtable import fast_path_interfaces
 from nftproxy.extensions.fast_path.codes import FastPathCode
 from nftproxy.kernel.conntrack.connection_counts import offloaded_connections
 from nftproxy.model.errors import Unavailable
+
+FAST_PATH_METRICS = MetricRows(
+    gauges=(
+        Metric("nftproxy_fast_path_interfaces", "Interfaces whose established connections take the fast path", ()),
+    ),
+)
 
 
 class FastPathPart(AgentPart):

@@ -19,7 +19,7 @@ from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 
 from nftproxy.agent.looks import Looks
 from nftproxy.agent.reporting.fault_reporter import ReportOngoing
-from nftproxy.agent.reporting.metrics import Metrics
+from nftproxy.agent.reporting.metrics import Metric, MetricRows, Metrics
 from nftproxy.extensions.least_connections.balance import Balance
 from nftproxy.extensions.least_connections.balanced_lists import BalancedLists
 from nftproxy.extensions.least_connections.codes import LeastConnectionsCode
@@ -30,6 +30,12 @@ from nftproxy.model.events import Event, Put
 from nftproxy.model.objects import ObjectKey, Place
 from nftproxy.model.steps import Steps
 from nftproxy.model.texts import first_of
+
+LEAST_CONNECTIONS_METRICS = MetricRows(
+    counters=(
+        Metric("nftproxy_rebalanced_lists_total", "Times that a list got other shares, as its connections changed", ()),
+    ),
+)
 
 INTERVAL = 2.0
 """Seconds between two looks."""

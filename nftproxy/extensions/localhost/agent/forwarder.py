@@ -24,7 +24,7 @@ from functools import partial
 from typing import NamedTuple
 
 from nftproxy.agent.http.listeners import BACKOFF
-from nftproxy.agent.reporting.metrics import Metrics
+from nftproxy.agent.reporting.metrics import Metric, MetricRows, Metrics
 from nftproxy.agent.reporting.occurrences import Occurrence
 from nftproxy.agent.tcp import pause_accepting, reset, socket_family
 from nftproxy.extensions.localhost.agent.relay import connect, relay
@@ -37,6 +37,22 @@ from nftproxy.model.codes import Code
 from nftproxy.model.errors import NftproxyError
 from nftproxy.model.fairness import Holdings
 from nftproxy.model.objects import ObjectKey, Place
+
+LOCALHOST_METRICS = MetricRows(
+    counters=(
+        Metric(
+            "nftables_localhost_nodeport_listener_creation_failures_total",
+            "Cumulative node ports that could not be listened on at localhost",
+        ),
+        Metric(
+            "nftproxy_localhost_connections_total",
+            "Connections to node ports at localhost",
+            ("outcome",),
+            known=("forwarded", "unreachable", "limit"),
+        ),
+    ),
+    gauges=(Metric("nftables_localhost_nodeport_listeners", "Node ports that are listened on at localhost"),),
+)
 
 log = logging.getLogger(__name__)
 
