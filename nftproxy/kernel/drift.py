@@ -142,7 +142,7 @@ _ABOUT_OUR_TABLE = re.compile(
 LARGE = 64 * 1024
 """Listening is paused during transactions of so many characters or more: some 1,500 elements."""
 
-AT_ONCE = "another program has changed them at the same time"
+CHANGED_MEANWHILE = "another program has changed them at the same time"
 TOO_MUCH = "too much has changed at once to follow"
 
 
@@ -277,7 +277,7 @@ class TableWatch:
         ]
         expected = 0 if self._is_deaf else 1  # our own, unless listening was paused
         if len(about_us) > expected:
-            self._doubt = AT_ONCE
+            self._doubt = CHANGED_MEANWHILE
             return None
         return about_us[0] if about_us else None
 

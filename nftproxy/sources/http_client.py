@@ -266,7 +266,7 @@ def _errors_of_httpx() -> Iterator[None]:
 
 LARGEST_CHUNK = 2**18
 """Bytes that are decompressed at once."""
-TOGETHER = 32
+CHUNKS_OF_A_TURN = 32
 """Pieces after which other tasks get their turn.  The reader of a socket has up to 64 KiB at a time, which may be
 10,000 chunks of a byte (30 us each), or 64 MB of decompressed zeros."""
 
@@ -277,7 +277,7 @@ _GZIP = zlib.MAX_WBITS | 16
 async def pieces(response: httpx.Response) -> AsyncGenerator[bytes]:
     """Yield the content of an answer in pieces of at most `LARGEST_CHUNK` bytes if it is compressed, else as it comes.
 
-    Other tasks run after `TOGETHER` pieces.
+    Other tasks run after `CHUNKS_OF_A_TURN` pieces.
 
     Raises:
         ConnectionError: it is compressed in a way that was not asked for, or is damaged.
@@ -286,7 +286,7 @@ async def pieces(response: httpx.Response) -> AsyncGenerator[bytes]:
     async with aclosing(_content(response)) as content:
         async for piece in content:
             count += 1
-            if count % TOGETHER == 0:
+            if count % CHUNKS_OF_A_TURN == 0:
                 await asyncio.sleep(0)
             yield piece
 

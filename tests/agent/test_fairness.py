@@ -194,7 +194,7 @@ def longest_wait(noisy: int, until: float = 120.0) -> float:
 @pytest.mark.slow
 def test_a_quiet_tenant_waits_as_long_beside_one_noisy_tenant_as_beside_many(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tenants with many small changes wait for each other, and a quiet tenant waits for a small round at most."""
-    monkeypatch.setattr("nftproxy.agent.sync.turns.TOGETHER", 100)
+    monkeypatch.setattr("nftproxy.agent.sync.turns.SHARED_ELEMENTS", 100)
     monkeypatch.setattr("nftproxy.agent.sync.turns.BUSY_ROUND", 5)
     waits = [longest_wait(noisy) for noisy in (1, 4, 16)]
     assert max(waits) <= 0.35, waits

@@ -9,7 +9,7 @@ from nftproxy.model.addresses import Family
 from nftproxy.model.errors import Refused, Unavailable
 from nftproxy.rules.transaction import Commit
 
-AT_ONCE = "another program has changed them at the same time"
+CHANGED_MEANWHILE = "another program has changed them at the same time"
 
 
 class ScriptedCommits:
@@ -61,7 +61,7 @@ def test_commits_at_the_same_time_are_told_apart(
         commits.add(6, *told)
         watch.record_change(Commit(5, 7), Family)
     assert watch.is_intact(7) == is_intact
-    assert watch.reason_to_load() == (AT_ONCE if all(told) else "")
+    assert watch.reason_to_load() == (CHANGED_MEANWHILE if all(told) else "")
     assert watch.reason_to_load() == ""
 
 
@@ -80,7 +80,7 @@ def test_a_load_at_the_same_time_as_harm(commits: ScriptedCommits, watch: TableW
         commits.add(5, True, True)
         watch.record_load(Commit(4, 6), Family)
     assert not watch.is_intact(6)
-    assert watch.reason_to_load() == AT_ONCE
+    assert watch.reason_to_load() == CHANGED_MEANWHILE
 
 
 def test_unheard_commits_beside_a_load_cause_no_further_load(watch: TableWatch) -> None:
@@ -98,7 +98,7 @@ def test_a_commit_to_our_tables_beside_an_unheard_load_is_damage(commits: Script
         with watch.committing(LARGE):
             watch.record_load(Commit(4, 6), Family)
     assert not watch.is_intact(6)
-    assert watch.reason_to_load() == AT_ONCE
+    assert watch.reason_to_load() == CHANGED_MEANWHILE
 
 
 @pytest.mark.parametrize(("harm", "is_intact"), [(False, True), (True, False)], ids=["to theirs", "to ours"])

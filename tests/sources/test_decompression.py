@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator
 import httpx
 import pytest
 
-from nftproxy.sources.http_client import LARGEST_CHUNK, TOGETHER, pieces
+from nftproxy.sources.http_client import CHUNKS_OF_A_TURN, LARGEST_CHUNK, pieces
 
 RAW = 2**16
 """Bytes of compressed data that come at once, as from httpx."""
@@ -67,7 +67,7 @@ async def test_other_tasks_run_while_an_answer_comes(encoding: str) -> None:
     other.cancel()
     assert sum(found) == (100_000_000 if encoding == "gzip" else 400)
     assert max(found) <= LARGEST_CHUNK
-    assert len(found) // TOGETHER <= turns <= len(found)
+    assert len(found) // CHUNKS_OF_A_TURN <= turns <= len(found)
 
 
 @pytest.mark.parametrize(

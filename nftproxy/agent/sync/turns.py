@@ -11,7 +11,7 @@ tenants wait, by a single word of an annotation, again and again.
   long as it took, and all others `REST` times as long.  So a namespace gets a fifth of the time for large changes, and
   all namespaces together get half.
 * While the large Services of a namespace wait, its Services without rules wait with them: a new name is no way around.
-* All other changes share transactions, each with Services of some `TOGETHER` elements.  If there are more, the
+* All other changes share transactions, each with Services of some `SHARED_ELEMENTS` elements.  If there are more, the
   namespaces that owe least come first.  Otherwise the namespaces take turns: the first Service of each comes before the
   second of any, however long that has waited, and small Services before large.
 * Small changes are accounted for too (model/fairness.py): a namespace owes what its changes cost, and time pays it off,
@@ -46,7 +46,7 @@ OWN_REST, REST = 4.0, 1.0
 Repairs get a fifth of the time too (loading.py)."""
 ROUND = 20_000
 """Elements that a change adds which counts as large before its cost is known, some 0.5 s."""
-TOGETHER = 4_000
+SHARED_ELEMENTS = 4_000
 """Elements of Services that share a transaction, some 0.1 s if all of them change."""
 PATIENCE = 1.0
 """Seconds for which small changes go ahead of a large Service whose turn has come."""
@@ -245,7 +245,7 @@ class Turns:
 
 def _room(debt: float) -> float:
     """Return the elements of a transaction beyond which a namespace with such a debt adds nothing to it."""
-    return max(BUSY_ROUND, TOGETHER * (1 - debt / ALLOWANCE))
+    return max(BUSY_ROUND, SHARED_ELEMENTS * (1 - debt / ALLOWANCE))
 
 
 Front = tuple[str, object, int]

@@ -17,7 +17,7 @@ from nftproxy.agent.sync.turns import (
     PATIENCE,
     REST,
     ROUND,
-    TOGETHER,
+    SHARED_ELEMENTS,
     TRIFLE,
     Turns,
     displaced,
@@ -154,7 +154,7 @@ def test_a_deletion_costs_the_deleted() -> None:
 def test_a_flood_comes_in_rounds() -> None:
     """A transaction has a bounded number of changes, first the changes of the namespaces with the least cost."""
     flood = [key(f"evil/s{number}") for number in range(100)]
-    made = turns({**dict.fromkeys(flood, TOGETHER // 10), WEB: 10})
+    made = turns({**dict.fromkeys(flood, SHARED_ELEMENTS // 10), WEB: 10})
     waiting = dict.fromkeys(flood, 0.0)
     first = list(made.choose(waiting, 0.0))
     assert len(first) == 10
@@ -167,7 +167,7 @@ def test_new_services_come_in_rounds_by_the_size_that_they_will_have() -> None:
     """Services without rules count with the elements that they may come to."""
     flood = [key(f"evil/s{number}") for number in range(100)]
     made, waiting = turns(), dict.fromkeys(flood, 0.0)
-    assert len(made.choose(waiting, 0.0, coming=dict.fromkeys(flood, TOGETHER // 10))) == 10
+    assert len(made.choose(waiting, 0.0, coming=dict.fromkeys(flood, SHARED_ELEMENTS // 10))) == 10
 
 
 def test_a_large_new_service_has_a_transaction_of_its_own() -> None:
@@ -234,7 +234,7 @@ def test_busy_namespaces_get_half_of_the_time_in_small_rounds() -> None:
 def test_namespaces_take_turns_before_anything_is_known_of_their_cost() -> None:
     """A change of a quiet namespace waits for no backlog of others, although all of that has waited longer."""
     backlog = {key(f"evil-{name}/s{number}"): 0.0 for name in range(3) for number in range(100)}
-    made = turns({**dict.fromkeys(backlog, TOGETHER), WEB: 10})
+    made = turns({**dict.fromkeys(backlog, SHARED_ELEMENTS), WEB: 10})
     first = list(made.choose({**backlog, WEB: 5.0, CART: 5.1}, 5.1))
     assert first == [WEB, key("evil-0/s0")]
     assert next(iter(made.choose({**backlog, CART: 5.1}, 5.1))) == CART

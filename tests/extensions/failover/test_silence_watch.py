@@ -12,7 +12,13 @@ from unittest.mock import AsyncMock
 import pytest
 
 from nftproxy.extensions.failover.agent import silence_watch
-from nftproxy.extensions.failover.agent.silence_watch import GRACE, MOST_TRIED, SilenceChange, SilenceWatch, answer_of
+from nftproxy.extensions.failover.agent.silence_watch import (
+    MOST_TRIED,
+    RETRANSMISSION_WAIT,
+    SilenceChange,
+    SilenceWatch,
+    answer_of,
+)
 from nftproxy.extensions.failover.agent.unanswered import (
     STUCK,
     UNANSWERED,
@@ -55,7 +61,13 @@ class FakeKernel(UnansweredReader):
         self.refusing: list[Place] = []
 
     def wait_for(
-        self, place: Place, count: int = THRESHOLD, waits: float = GRACE, *, more: bool = False, is_stuck: bool = False
+        self,
+        place: Place,
+        count: int = THRESHOLD,
+        waits: float = RETRANSMISSION_WAIT,
+        *,
+        more: bool = False,
+        is_stuck: bool = False,
     ) -> None:
         """Let connections wait for an endpoint: instead of all waiting connections, or in addition to them (`more`)."""
         before = self.waiting if more else []
@@ -292,7 +304,7 @@ def test_a_fresh_retransmission_does_not_count(place: Place, is_stuck: bool, mon
 
     async def main() -> None:
         async with Bench(cluster(annotations=ALL), monkeypatch) as bench:
-            bench.kernel.wait_for(place, waits=GRACE / 2, is_stuck=is_stuck)
+            bench.kernel.wait_for(place, waits=RETRANSMISSION_WAIT / 2, is_stuck=is_stuck)
             await until(lambda: bench.kernel.questions >= 20)
             assert (bench.tried, silent_places(bench.state).places, bench.kernel.forgotten) == ([], (), [])
 
@@ -320,7 +332,7 @@ def test_connections_to_an_endpoint_that_has_left_move(monkeypatch: pytest.Monke
 
     async def main() -> None:
         async with Bench(cluster(), monkeypatch) as bench:
-            bench.kernel.wait_for(DEAD, waits=GRACE / 2)
+            bench.kernel.wait_for(DEAD, waits=RETRANSMISSION_WAIT / 2)
             await until(lambda: bench.kernel.questions >= 2)
             bench.state.ingest(Put(slice_of(endpoints=["10.1.0.4"], ports=PORTS)))
             bench.watch.rules_loaded()

@@ -115,7 +115,7 @@ def test_a_long_look_is_followed_by_a_long_pause(connections: Connections) -> No
     connections.takes = 2.0
     Bench(connections).watch_over((0.0, [Put(node()), Put(WEB), Put(PODS)]), until=60.0)
     pauses = {round(later - look, 3) for look, later in zip(connections.looks, connections.looks[1:], strict=False)}
-    assert pauses == {2.0 + load_watch.SHARE * 2.0}
+    assert pauses == {2.0 + load_watch.REST * 2.0}
 
 
 def test_failures_are_retried_with_backoff(connections: Connections) -> None:

@@ -72,10 +72,10 @@ FAILOVER_METRICS = MetricRows(
 
 INTERVAL = 0.25
 """Seconds between two looks: a quarter of the time after which a client retransmits its first packet."""
-GRACE = 0.3
+RETRANSMISSION_WAIT = 0.3
 """Seconds that an endpoint has to answer a retransmission.  With the second before it, this exceeds any round trip."""
-SHARE = 9.0
-"""Wait at least `SHARE` times as long as the last look took."""
+REST = 9.0
+"""Wait at least `REST` times as long as the last look took."""
 MOST_TRIED = 64
 """Limit of probes at the same time.  A namespace alone gets half of them."""
 REMINDER = 300.0
@@ -177,7 +177,7 @@ class SilenceWatch:
     async def events(self) -> AsyncGenerator[Sequence[Event]]:
         """Yield the silent endpoints whenever they have changed, after an empty first batch."""
         yield []
-        looks = Looks(self._look, self._report_look, interval=INTERVAL, share=SHARE)
+        looks = Looks(self._look, self._report_look, interval=INTERVAL, share=REST)
         try:
             while True:
                 await self._wanted.wait()
@@ -215,7 +215,7 @@ class SilenceWatch:
     async def _unanswered(self, sent_again: Sequence[Retransmission]) -> Counter[Place]:
         """Count the unanswered connections to each endpoint, and delete those that must go to another endpoint."""
         waiting = await asyncio.to_thread(self._reader.unanswered, sent_again)
-        missing = Counter(each.place for each in waiting if each.retransmission.waits >= GRACE)
+        missing = Counter(each.place for each in waiting if each.retransmission.waits >= RETRANSMISSION_WAIT)
         if missing:
             self._refresh_places()
         if stuck := [each for each in waiting if self._is_stuck(each)]:
@@ -228,7 +228,7 @@ class SilenceWatch:
         if connection.place in self._in_force:
             return True
         sent = connection.retransmission
-        return sent.waits >= GRACE and (sent.is_stuck or connection.place not in self._places)
+        return sent.waits >= RETRANSMISSION_WAIT and (sent.is_stuck or connection.place not in self._places)
 
     def _refresh_places(self) -> None:
         """Look the endpoints of watched Services up again, if rules were loaded since."""

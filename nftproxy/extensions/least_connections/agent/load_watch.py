@@ -39,8 +39,8 @@ LEAST_CONNECTIONS_METRICS = MetricRows(
 
 INTERVAL = 2.0
 """Seconds between two looks."""
-SHARE = 4.0
-"""Wait at least `SHARE` times as long as the last look took, of which the reader rests a half."""
+REST = 4.0
+"""Wait at least `REST` times as long as the last look took, of which the reader rests a half."""
 
 CountConnections = Callable[[Iterable[Place]], Counter[Place]]
 """Counts the connections of endpoints."""
@@ -86,7 +86,7 @@ class LoadWatch:
     async def events(self) -> AsyncGenerator[Sequence[Event]]:
         """Yield the factors whenever they have changed, after an empty first batch."""
         yield []
-        looks = Looks(self._look, self._report_look, interval=INTERVAL, share=SHARE)
+        looks = Looks(self._look, self._report_look, interval=INTERVAL, share=REST)
         while True:
             await self._wanted.wait()
             pause = await looks.once()
