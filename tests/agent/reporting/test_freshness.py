@@ -184,8 +184,10 @@ def test_a_node_whose_listings_cannot_be_used_is_not_healthy() -> None:
     activity = ResourceActivity("services")
     reports.activities = lambda: (activity,)
     activity.record_unusable_listing()
+    assert activity.unusable_since is not None
+    activity.unusable_since = reports.status().now.steady  # whose clock isn't that of the machine
     assert reports.status().is_healthy
-    activity.unusable_since = reports.status().now.steady - reports.health.patience
+    activity.unusable_since -= reports.health.patience
     activity.record_unusable_listing()
     assert reports.status().waiting == ("a listing of services that can be used",)
     assert not reports.status().is_healthy
