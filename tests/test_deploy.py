@@ -71,7 +71,6 @@ for file in ipv4/ip_forward ipv6/conf/all/forwarding; do echo 1 >/proc/sys/net/$
 """A network namespace becomes that of the example's Node, which has its addresses, and forwards as every node does."""
 
 
-@pytest.mark.slow
 @pytest.mark.usefixtures("namespace")
 def test_a_default_installation_logs_no_warning(tmp_path: Path) -> None:
     """After the init container the agent starts with its printed configuration and its few rights without a warning."""

@@ -350,7 +350,7 @@ def scene(shared_scene: Scene) -> Iterator[Scene]:
     shared_scene.node.flush_conntrack()
 
 
-@pytest.mark.parametrize("case", every(4, [f"{case.heading}: {case.words}" for case in CASES], CASES))
+@pytest.mark.parametrize("case", every(2, [f"{case.heading}: {case.words}" for case in CASES], CASES))
 def test_a_fault_in_the_cluster(scene: Scene, case: Case) -> None:
     """Where the objects are the cause, connections go wrong as the heading says, and the commands lead to the row."""
     scene.has(*case.objects)

@@ -141,7 +141,6 @@ def _kept(interfaces: tuple[str, ...]) -> list[tuple[int, str]]:
     return reports
 
 
-@pytest.mark.slow
 @pytest.mark.usefixtures("namespace")
 def test_a_kernel_without_flowtables_is_reported() -> None:
     """The agent has the fast path at the interface, or says that the kernel refuses it.  Off, it reports nothing."""
