@@ -67,8 +67,8 @@ ROWS = (
         "consistent-hash",
         ("set jhash ip saddr mod 4093", "tcp-consistent-endpoints { ", " 80 . 0.0.15.252 : "),
         "rr",
-        "is 'rr', not one of random, round-robin, least-connections, source-hash, source-hash-with-port, "
-        f"consistent-hash, consistent-hash-with-port: {NO_EFFECT}",
+        "is 'rr', not one of random, round-robin, source-hash, source-hash-with-port, "
+        f"consistent-hash, consistent-hash-with-port, least-connections: {NO_EFFECT}",
     ),
     Row(
         "weights",
