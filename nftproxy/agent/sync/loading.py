@@ -449,20 +449,16 @@ class Loader:
 
     async def retry_changed(self) -> None:
         """Retry quarantined Services that have changed, in families whose other rules the kernel holds."""
-        if not self._unknown() and not self._is_anyone_suspected():  # as after nearly every change
+        for table in self._tables.values():
+            if table.family not in self.known or table.quarantine.unproven or self._pipeline.withheld[table.family]:
+                break
+        else:  # as after nearly every change
             self._updated.clear()
             return
         self._inform_quarantines()
         for family in self.known:
             if changed := self._tables[family].quarantine.accepted():
                 await self._retry(family, changed)
-
-    def _is_anyone_suspected(self) -> bool:
-        """Return whether a family has quarantined Services, or Services that may be refused."""
-        for table in self._tables.values():
-            if table.quarantine.unproven or self._pipeline.withheld[table.family]:
-                return True
-        return False
 
     async def retry_some(self, most: int) -> bool:
         """Retry up to `most` quarantined Services of each family, by turns of namespaces.  Return whether any."""
