@@ -408,7 +408,6 @@ def test_a_node_that_does_not_forward(scene: Scene) -> None:
     assert scene.world.outcomes(POD, IP.vip) == at(IP.away)
 
 
-@pytest.mark.slow
 def test_a_bad_configuration(scene: Scene) -> None:
     """A configuration that the agent doesn't take is in its health, as long as it is there."""
     scene.configure(oomScoreAdj=5000)
