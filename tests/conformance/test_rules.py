@@ -76,9 +76,14 @@ class EndsAll(Broken):
     """Ends every connection when any endpoint is gone."""
 
     def end_gone(self) -> float:
-        """Forget all connections."""
-        self.lab.forget()
-        return 0.0
+        """End connections to the endpoint that is gone, and drop the packets of the others.
+
+        Without its entry of conntrack a connection would go on, as long as its source port stays the same.
+        """
+        seconds = super().end_gone()
+        others = f"ct reply ip saddr {HERE.partition('@')[0]} ct state established ct direction original drop"
+        self.lab.load(f"table ip others {{ chain c {{ type filter hook prerouting priority 0; {others}; }}; }}")
+        return seconds
 
 
 class LetsGoOn(Broken):
