@@ -8,19 +8,15 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 import yaml
 from click.testing import CliRunner
-from nftproxy_conformance.apiserver import ApiServer
-from nftproxy_conformance.apiserver.settings import Settings
 from nftproxy_conformance.lab import obstacle
 
 from nftproxy.config.parse_config import parse_config
 from nftproxy.installed_fields import FIELDS
 from tests.support.processes import CHECKOUT
 from tools.kubernetes.__main__ import main
-from tools.kubernetes.answers import PROBES
 from tools.kubernetes.binaries import CLUSTER, VARIABLE, Binaries
 from tools.kubernetes.cluster import COREDNS
 from tools.kubernetes.deployment import config_map
@@ -57,7 +53,6 @@ def test_without_a_folder_it_says_what_it_lacks() -> None:
     "step",
     [
         "control-plane",
-        "answers",
         "cluster",
         "conformance",
         "glance",
@@ -97,28 +92,6 @@ def test_programs_say_their_version(tmp_path: Path, script: str) -> None:
     program.write_text(f"#!/bin/sh\n{script}\n")
     program.chmod(0o755)
     assert Binaries(tmp_path).version("kubelet") == "1.28.3"
-
-
-# Answers of API servers
-
-
-def test_versions_differ_in_these_answers() -> None:
-    """All requests are answered.  The oldest and the newest version differ by what Kubernetes has added."""
-    answers = []
-    for version in ("v1.28.0", "v1.36.0"):
-        server = ApiServer(settings=Settings(version=version))
-        with server, httpx.Client(base_url=server.url, trust_env=False) as asked:
-            answers.append({name: probe.facts_of(asked)[0] for name, probe in PROBES.items()})
-    oldest, newest = answers
-    assert {name: (oldest[name], newest[name]) for name in PROBES if oldest[name] != newest[name]} == {
-        "trafficDistribution Nowhere": (201, 422),
-        "by ClusterIP": (400, 200),
-        "by type": (400, 200),
-        "a list of no version": (500, 400),
-        "ServiceCIDRs": (404, 200),
-        "a watch with initial events": (422, 200),
-        "a watch by ClusterIP": (400, 200),
-    }
 
 
 # Names and addresses

@@ -5,7 +5,6 @@ between are another namespace.  All of it ends with this process, and leaves a f
 
 layout.py         names and addresses
 binaries.py       the folder of release binaries
-answers.py        the answers of the API server and of our test API server
 control_plane.py  etcd, kube-apiserver, and the controllers
 images.py         the images of pods, from the Containerfile beside it
 node.py, node.sh  a node

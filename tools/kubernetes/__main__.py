@@ -14,8 +14,6 @@ import click
 from nftproxy_conformance.lab import obstacle
 
 from tools.bench.figures import markdown
-from tools.kubernetes.answers import HEADER as ANSWERS_HEADER
-from tools.kubernetes.answers import PROBES, differences
 from tools.kubernetes.binaries import CLUSTER, CONTROL_PLANE, DEBIAN, END_TO_END, VARIABLE, WITHOUT_DNS, Binaries
 from tools.kubernetes.cluster import RealCluster
 from tools.kubernetes.control_plane import RealControlPlane, free_ports
@@ -136,18 +134,6 @@ def control_plane(given: ClusterRun) -> None:
     with RealControlPlane(given.binaries, given.directory / "control-plane", LOCALHOST, port) as made:
         made.start()
         hold(made.kubeconfig)
-
-
-@main.command()
-@click.pass_obj
-def answers(given: ClusterRun) -> None:
-    """Send the same requests to a real API server and to the tests' API server, which imitates its version."""
-    given.need(*CONTROL_PLANE)
-    rows = list(differences(given.binaries, given.directory))
-    click.echo(markdown(ANSWERS_HEADER, rows))
-    result = f"{len(PROBES) - len(rows)} of {len(PROBES)} answers are the same"
-    given.note("answers of the tests' API server", "answers", result)
-    given.is_well &= not rows
 
 
 @main.command()
