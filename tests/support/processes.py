@@ -63,15 +63,12 @@ class AgentProcess:
         namespace: the node's.
         log_path: the file of its log.
         module: the program, if it isn't `nftproxy` itself.
-        profile: where cProfile's figures go when it ends, None for no profile.
     """
 
-    def __init__(
-        self, namespace: Namespace, log_path: Path, module: str = "nftproxy", profile: Path | None = None
-    ) -> None:
+    def __init__(self, namespace: Namespace, log_path: Path, module: str = "nftproxy") -> None:
         self.log_path = log_path
         self._namespace = namespace
-        self._program = [*(["cProfile", "-o", str(profile), "-m"] if profile else []), module]
+        self._program = module
         self._process: subprocess.Popen[Any] | None = None
 
     def launch(self, *arguments: str) -> None:
@@ -81,7 +78,7 @@ class AgentProcess:
     def start_another(self, *arguments: str) -> subprocess.Popen[Any]:
         """Start another agent beside it, which writes to the same log."""
         with self.log_path.open("a") as log:
-            return start_module(self._namespace, *self._program, "run", *arguments, stdout=log, stderr=log)
+            return start_module(self._namespace, self._program, "run", *arguments, stdout=log, stderr=log)
 
     @property
     def process_id(self) -> int:

@@ -6,8 +6,8 @@ rig.py        a scratch node with an API server and the agent, each a process of
 listener.py   receives every commit in the node's namespace
 dumps.py      counts the kernel's lists that the agent asks for
 changes.py    the kinds of single changes, made and timed
-startup.py loads.py connections.py               rows about the agent as a process
-report.py plot.py                                tables and a picture for docs/
+startup.py loads.py   rows about the agent as a process
+report.py plot.py     tables and a picture for docs/
 work.py       counts the work of the pure parts
 quick.py      the assertions of CI
 

@@ -11,7 +11,7 @@ import click
 from nftproxy_conformance.lab import obstacle
 
 import nftproxy
-from tools.bench import changes, connections, loads, plot, quick, report, startup
+from tools.bench import changes, loads, plot, quick, report, startup
 from tools.bench import figures as records
 from tools.bench.cluster import ALL_SIZES, TEN_THOUSAND, Size
 from tools.bench.figures import Figures
@@ -29,16 +29,11 @@ class Row(NamedTuple, Generic[Place]):
 
 
 # Rows that need no rig, or a rig of their own kind.
-OWN: tuple[Row[Size], ...] = (
-    Row("connections", (TEN_THOUSAND,), connections.measure_connections),
-    Row("restart", (TEN_THOUSAND,), startup.measure_restart),
-    Row("bystanders", (TEN_THOUSAND,), startup.measure_bystanders),
-)
+OWN: tuple[Row[Size], ...] = (Row("restart", (TEN_THOUSAND,), startup.measure_restart),)
 # Rows of the same size share a rig whose agent runs.  Rows that leave the cluster changed, or memory used, come last.
 SHARED: tuple[Row[Rig], ...] = (
     Row("start", ALL_SIZES, startup.measure_start),
     Row("latency", ALL_SIZES, changes.measure),
-    Row("rollout", (TEN_THOUSAND,), loads.measure_rollout),
     Row("sustained", (TEN_THOUSAND,), loads.measure_sustained),
 )
 NAMES = list(dict.fromkeys([*(row.name for row in OWN), *(row.name for row in SHARED)]))
@@ -50,7 +45,6 @@ def run(
     names: Collection[str],
     sizes: Collection[str],
     path: Path | None = None,
-    profile: Path | None = None,
 ) -> None:
     """Measure the rows of these names in clusters of these sizes, and write the figures to a file after each row."""
 
@@ -67,7 +61,7 @@ def run(
             if own.name in names and size in own.sizes:
                 measure(own, size, size)
         if shared := [row for row in SHARED if row.name in names and size in row.sizes]:
-            with assembled(size, profile=profile) as rig:
+            with assembled(size) as rig:
                 rig.start_agent()
                 rig.settle()
                 for each in shared:
@@ -81,14 +75,12 @@ def run(
 @click.option("--quick", "is_quick", is_flag=True, help="Assert counts and ratios in small clusters, and no more.")
 @click.option("--write", "is_to_write", is_flag=True, help="Put tables and picture into docs/.")
 @click.option("--figures", "path", type=click.Path(path_type=Path), help="A file that keeps figures from run to run.")
-@click.option("--profile", type=click.Path(path_type=Path), help="Where to put cProfile's figures of the agent.")
 def main(
     names: tuple[str, ...],
     sizes: tuple[str, ...],
     is_quick: bool,
     is_to_write: bool,
     path: Path | None,
-    profile: Path | None,
 ) -> None:
     """Measure the agent as its users see it, and print the figures."""
     if why := obstacle():
@@ -100,7 +92,7 @@ def main(
         click.echo("\n".join(map(str, checks)))
         raise SystemExit(not all(check.is_good for check in checks))
     figures = records.load(path)
-    run(figures, names or NAMES, sizes or SIZES, path, profile)
+    run(figures, names or NAMES, sizes or SIZES, path)
     if is_to_write:
         report.write(figures)
         if any(name.startswith("latency/") for name in figures):

@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 Figures = dict[str, float]
 Unit = tuple[str, float]
-MILLISECONDS, MICRO, SECONDS, MEBIBYTES = ("ms", 1e3), ("us", 1e6), ("s", 1.0), ("MB", 1 / (1 << 20))
+MILLISECONDS, SECONDS, MEBIBYTES = ("ms", 1e3), ("s", 1.0), ("MB", 1 / (1 << 20))
 COUNT = ("", 1.0)
 LOOKING = 1.0  # seconds
 QUIET_WORK = 0.0085

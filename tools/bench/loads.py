@@ -1,21 +1,18 @@
-"""Many changes: a rollout of many Services, and a minute of changes."""
+"""A minute of changes."""
 
 from __future__ import annotations
 
 import ipaddress
 import itertools
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
-from tools.bench import changes, cluster
-from tools.bench.changes import Change
-from tools.bench.cluster import Pod
+from tools.bench import changes
 from tools.bench.figures import Figures, note
 from tools.bench.listener import Listener
 from tools.bench.rig import Rig
 
-ROLLED, AT_ONCE = 20, 100  # endpoints of a rollout, and Services that are rolled out together
 AFTER = 3.0  # seconds that the last change of many takes at the most, on a machine without much else to do
 PATIENCE = 60.0  # seconds until a change that hasn't come is lost
 LEAD = 0.1  # seconds by which a commit may be heard of before the answer to its write: the listener waits for nobody
@@ -28,19 +25,13 @@ class Written(NamedTuple):
     needle: bytes
 
 
-def _write_many(rig: Rig, count: int, rate: float) -> list[Written]:
-    """Replace an endpoint of each Service in turn, `rate` each second."""
-    newcomers = [rig.fresh_pod() for _ in range(count)]
-    services = (number % rig.size.services for number in range(count))
-    made = [changes.replacement(rig.size, *each) for each in zip(services, newcomers, strict=True)]
-    return _write(rig, list(zip(made, newcomers, strict=True)), rate)
-
-
-def _write(rig: Rig, made: Iterable[tuple[Change, Pod]], rate: float) -> list[Written]:
-    """Write `rate` changes each second, each of which brings a pod that no Service has had."""
+def _write(rig: Rig, count: int, rate: float) -> list[Written]:
+    """Replace an endpoint of each Service in turn, `rate` each second, by a pod that no Service has had."""
     written = []
     began = time.monotonic()
-    for number, (change, newcomer) in enumerate(made):
+    for number in range(count):
+        newcomer = rig.fresh_pod()
+        change = changes.replacement(rig.size, number % rig.size.services, newcomer)
         time.sleep(max(0.0, began + number / rate - time.monotonic()))
         answered = rig.write(change.method, change.path, change.body)
         written.append(Written(answered, ipaddress.ip_address(newcomer.address).packed))
@@ -65,32 +56,11 @@ def _arrivals(listener: Listener, written: Sequence[Written]) -> list[tuple[Writ
     return arrived
 
 
-def measure_rollout(rig: Rig, figures: Figures) -> None:
-    """A hundred Services at once exchange 20 endpoints each, as near to one second as the API server takes them."""
-    with rig.listener() as listener:
-        before = rig.agent.cpu
-        written = _write(rig, list(_rolled(rig)), rate=ROLLED * AT_ONCE)
-        arrived = _arrivals(listener, written)
-        figures["rollout/cpu"] = (rig.agent.cpu - before) / len(written)
-    figures["rollout/writing"] = written[-1].answered - written[0].answered
-    note(figures, "rollout", (time_ - each.answered for each, time_ in arrived))
-
-
-def _rolled(rig: Rig) -> Iterator[tuple[Change, Pod]]:
-    """Each change with its new pod.  A pod stays for the next changes of its Service, so that a commit names it."""
-    size = rig.size
-    pods = [[*cluster.pods(size, each), *(rig.fresh_pod() for _ in range(ROLLED))] for each in range(AT_ONCE)]
-    for step in range(1, ROLLED + 1):
-        for service, its in enumerate(pods):
-            endpoints = its[step : step + size.endpoints]
-            yield changes.put(changes.REPLACED, service, endpoints, endpoints[-1]), endpoints[-1]
-
-
 def measure_sustained(rig: Rig, figures: Figures, seconds: int = 60, rate: int = 200) -> None:
     """Measure `rate` changes each second, for `seconds` seconds."""
     with rig.listener() as listener:
         before, began = rig.agent.cpu, time.monotonic()
-        written = _write_many(rig, rate * seconds, rate)
+        written = _write(rig, rate * seconds, rate)
         figures["sustained/cores"] = (rig.agent.cpu - before) / (time.monotonic() - began)
         figures["sustained/rate"] = len(written) / (written[-1].answered - written[0].answered)
         note(figures, "sustained", (time_ - each.answered for each, time_ in _arrivals(listener, written)))

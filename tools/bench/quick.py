@@ -16,7 +16,6 @@ from tools.bench.cluster import Size
 from tools.bench.dumps import traced
 from tools.bench.figures import Figures, progress
 from tools.bench.rig import Rig, assembled
-from tools.bench.startup import COLD, RELOAD
 
 FEW, HALF, MANY = Size(100, 10), Size(500, 10), Size(1_000, 10)
 ROUNDS = 8
@@ -65,7 +64,7 @@ class Check(NamedTuple):
 
 def run(figures: Figures) -> list[Check]:
     """Measure, and return all checks."""
-    return [*_work(figures), *_changes(figures), *_growth(figures), *_restart(figures), *_bystanders(figures)]
+    return [*_work(figures), *_changes(figures), *_growth(figures), *_restart(figures), *_bystanders()]
 
 
 def _work(figures: Figures) -> Iterator[Check]:
@@ -140,9 +139,7 @@ def _restart(figures: Figures) -> Iterator[Check]:
     yield Check("connections lost in a restart", figures[f"{name}/lost"], 0)
 
 
-def _bystanders(figures: Figures) -> Iterator[Check]:
-    startup.measure_bystanders(MANY, figures)
-    for when in (COLD, RELOAD):
-        name = startup.ping(MANY.services, when)
-        yield Check(f"a load without pings, {when}", float(not figures[f"{name}/count"]), 0)
-        yield Check(f"pings from pod to pod lost meanwhile, {when}", figures[f"{name}/lost"], 0)
+def _bystanders() -> Iterator[Check]:
+    for when, pings in startup.ping_bystanders(MANY).items():
+        yield Check(f"a load without pings, {when}", float(not pings.answered), 0)
+        yield Check(f"pings from pod to pod lost meanwhile, {when}", pings.lost, 0)

@@ -10,13 +10,11 @@ from pathlib import Path
 
 from nftproxy.kernel.libnftables import Kernel
 from tests.support.processes import CHECKOUT
-from tools.bench import changes, connections, startup
+from tools.bench import changes
 from tools.bench.cluster import ALL_SIZES
-from tools.bench.connections import DIRECT, SERVICE
 from tools.bench.figures import (
     COUNT,
     MEBIBYTES,
-    MICRO,
     MILLISECONDS,
     SECONDS,
     Figures,
@@ -27,8 +25,6 @@ from tools.bench.figures import (
 )
 
 DOCUMENT = CHECKOUT / "docs" / "performance.md"
-DIRECTLY, THROUGH = (f"{connections.name(10_000, way)}/p50" for way in (DIRECT, SERVICE))
-PING_COLD = startup.ping(10_000, startup.COLD)
 
 
 def sections(figures: Figures) -> dict[str, str]:
@@ -75,20 +71,11 @@ def _growth(figures: Figures) -> str:
 
 
 LOADS: tuple[tuple[str, tuple[tuple[str, Unit], ...]], ...] = (
-    (
-        "100 Services at once exchange 20 endpoints each: writing them; p99; CPU of a change",
-        (("rollout/writing", SECONDS), ("rollout/p99", MILLISECONDS), ("rollout/cpu", MILLISECONDS)),
-    ),
     ("200 changes a second for a minute: cores; p99", (("sustained/cores", COUNT), ("sustained/p99", MILLISECONDS))),
     (
         "a restart over existing rules: until complete; connections lost; of",
         (("restart/10000", SECONDS), ("restart/10000/lost", COUNT), ("restart/10000/connections", COUNT)),
     ),
-    (
-        "pings between pods during a cold load: longest; lost",
-        ((f"{PING_COLD}/max", MILLISECONDS), (f"{PING_COLD}/lost", COUNT)),
-    ),
-    ("a new connection: through a Service; directly to the pod", ((THROUGH, MICRO), (DIRECTLY, MICRO))),
 )
 """The rows of other loads on 10,000 Services x 10 endpoints: their text, and their figures with the unit of each."""
 

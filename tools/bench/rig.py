@@ -119,13 +119,12 @@ class Rig:
 
 
 @contextmanager
-def assembled(size: Size, node: Node | None = None, profile: Path | None = None) -> Iterator[Rig]:
+def assembled(size: Size, node: Node | None = None) -> Iterator[Rig]:
     """A cluster of a size, and a node without an agent yet.
 
     Args:
         size: of the cluster.
         node: the node's namespace, by default a new namespace.
-        profile: where cProfile's figures of the agent go, when it ends.
     """
     with ExitStack() as stack:
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="nftproxy-bench-")))
@@ -140,7 +139,7 @@ def assembled(size: Size, node: Node | None = None, profile: Path | None = None)
             "clusterCIDR": CLUSTER_CIDR,
         }
         (directory / "config.yaml").write_text(yaml.safe_dump(config))
-        agent = AgentProcess(node, directory / "agent.log", profile=profile)
+        agent = AgentProcess(node, directory / "agent.log")
         stack.callback(agent.kill)
         yield Rig(size, node, port, agent, ["--config", str(directory / "config.yaml")])
 

@@ -1,19 +1,14 @@
-"""Starts: cold, and over rules that are there, with connections made meanwhile, and the effect of both on bystanders.
-
-Bystanders are pings between two pods.  The kernel answers them, and the thread that sends them has a real-time
-priority, so the figures show how long the kernel keeps a packet waiting, and not how busy the machine's programs are.
-"""
+"""Starts: cold, and over rules that are there, with connections made meanwhile, and pings of bystanders."""
 
 from __future__ import annotations
 
 import contextlib
 import itertools
-import os
 import socket
 import statistics
 import struct
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from typing import NamedTuple
 
 from nftproxy_conformance.lab import Kind, Lab, Origin, Outcome, Probe, RealHost, RealNetwork
 from nftproxy_conformance.lab.frames import echo_request
@@ -21,18 +16,11 @@ from nftproxy_conformance.lab.frames import echo_request
 from tests.support.background import repeating
 from tools.bench import cluster
 from tools.bench.cluster import Size
-from tools.bench.figures import Figures, note
+from tools.bench.figures import Figures
 from tools.bench.rig import Rig, assembled
 
 COLD_STARTS = 3
 AT_ONCE, EVERY = 100, 0.05  # connections, and seconds between: some 2,000 a second, a few hundredths of a processor
-
-QUIET, COLD, RELOAD = "nothing else", "cold", "reload"
-PING_EVERY = 0.001  # seconds between pings
-PATIENCE = 10.0  # seconds for an answer
-QUIET_SECONDS = 5.0
-ECHO_REPLY = 0
-IP_HEADER = 20
 
 
 def measure_start(rig: Rig, figures: Figures) -> None:
@@ -83,42 +71,44 @@ def _astray(size: Size, services: list[int], outcomes: list[Outcome]) -> Iterato
             yield outcome
 
 
-def measure_bystanders(size: Size, figures: Figures) -> None:
-    """Ping while nothing else goes on, while everything is loaded cold, and while it is loaded over the old rules."""
+COLD, RELOAD = "cold", "reload"
+PING_EVERY = 0.001  # seconds between pings
+PATIENCE = 10.0  # seconds for an answer
+ECHO_REPLY = 0
+IP_HEADER = 20
+
+
+class Pings(NamedTuple):
+    """How many pings were answered, and how many were lost."""
+
+    answered: int
+    lost: int
+
+
+def ping_bystanders(size: Size) -> dict[str, Pings]:
+    """Ping from pod to pod while everything is loaded cold, and while it is loaded over the old rules."""
+    found = {}
     with RealNetwork() as network:
         node = network.node()
         client = node.pod("client", "10.1.0.10", "fd00:1::10")
         other = node.pod("other", "10.1.0.20", "fd00:1::20")
-        with assembled(size, node.node) as rig, pinging(client, other.address) as take:
-            time.sleep(QUIET_SECONDS)
-            _note(figures, size, QUIET, take())
-            rig.start_agent()
-            _note(figures, size, COLD, take())
-            rig.settle()
-            rig.stop_agent()
-            take()
-            rig.start_agent()
-            _note(figures, size, RELOAD, take())
-
-
-def ping(services: int, when: str) -> str:
-    """The name of the figures of pings."""
-    return f"ping/{services}/{when}"
-
-
-Pings = list[float | None]
-"""The seconds until each answer, None for a ping that was lost."""
-
-
-def _note(figures: Figures, size: Size, when: str, pings: Pings) -> None:
-    note(figures, ping(size.services, when), (each for each in pings if each is not None))
-    figures[f"{ping(size.services, when)}/lost"] = pings.count(None)
+        with assembled(size, node.node) as rig:
+            for when in (COLD, RELOAD):
+                with pinging(client, other.address) as answers:
+                    rig.start_agent()
+                found[when] = Pings(answers.count(True), answers.count(False))
+                rig.settle()
+                rig.stop_agent()
+    return found
 
 
 @contextlib.contextmanager
-def pinging(host: RealHost, address: str) -> Iterator[Callable[[], Pings]]:
-    """Ping an IPv4 address from a host, again and again.  Gives a function that takes the pings so far."""
-    pings: Pings = []
+def pinging(host: RealHost, address: str) -> Iterator[list[bool]]:
+    """Ping an IPv4 address from a host, again and again.  Gives a list that says of each ping whether it was answered.
+
+    The kernel answers pings, so programs that the machine is busy with lose none.
+    """
+    answers: list[bool] = []
     numbers = itertools.cycle(range(1, 65536))
 
     def answered() -> bool:
@@ -131,18 +121,7 @@ def pinging(host: RealHost, address: str) -> Iterator[Callable[[], Pings]]:
             return False
         return True
 
-    def send_ping() -> None:
-        with contextlib.suppress(PermissionError):  # a container may not: then other programs' work shows as well
-            os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1))
-        began = time.perf_counter()
-        pings.append(time.perf_counter() - began if answered() else None)
-
-    def take() -> Pings:
-        nonlocal pings
-        taken, pings = pings, []
-        return taken
-
     with host.namespace.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_ICMP) as end:
         end.settimeout(PATIENCE)
-        with repeating(send_ping, PING_EVERY):
-            yield take
+        with repeating(lambda: answers.append(answered()), PING_EVERY):
+            yield answers

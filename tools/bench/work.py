@@ -24,7 +24,6 @@ from tests.support.factories import INSTALLED_KINDS, renderer
 from tools.bench import changes, cluster
 from tools.bench.cluster import Pod, Size
 from tools.bench.figures import Figures
-from tools.bench.loads import AT_ONCE, ROLLED
 
 LOAD, RENDER, CHANGE = "cold start", "render", "a change"
 WAYS: dict[str, dict[str, str]] = {
@@ -35,6 +34,7 @@ WAYS: dict[str, dict[str, str]] = {
     "consistent-hash": {f"{PREFIX}algorithm": "consistent-hash"},
 }
 """Large Services: a field of the spec, or an annotation."""
+ROLLED, AT_ONCE = 20, 100  # endpoints of a rollout, and Services that are rolled out together
 LOSSES = 20
 LARGE, PER_SLICE = 1_000, 100  # endpoints: the EndpointSlice controller's --max-endpoints-per-slice
 

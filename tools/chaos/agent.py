@@ -47,7 +47,7 @@ class ChaosAgent(Bench):
 
     def start_another(self, *arguments: str) -> subprocess.Popen[Any]:
         """Start another agent, with a disk of its own, which writes to the same log."""
-        agent = [sys.executable, "-m", *self._program, "run", *arguments]
+        agent = [sys.executable, "-m", self._program, "run", *arguments]
         command = ["unshare", "--mount", "sh", "-c", _MOUNT, "sh", str(DISK), str(self._disk), *agent]
         environment = os.environ | {"PYTHONPATH": str(CHECKOUT), "TMPDIR": str(self._disk)}
         with self.log_path.open("a") as log:
