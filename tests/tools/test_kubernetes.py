@@ -52,7 +52,6 @@ def test_without_a_folder_it_says_what_it_lacks() -> None:
 @pytest.mark.parametrize(
     "step",
     [
-        "control-plane",
         "cluster",
         "conformance",
         "glance",

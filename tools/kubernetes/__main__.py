@@ -1,4 +1,4 @@
-"""`python -m tools.kubernetes`: brings up a cluster, or a control plane alone, and takes steps."""
+"""`python -m tools.kubernetes`: brings up a cluster, and takes steps."""
 
 from __future__ import annotations
 
@@ -14,9 +14,8 @@ import click
 from nftproxy_conformance.lab import obstacle
 
 from tools.bench.figures import markdown
-from tools.kubernetes.binaries import CLUSTER, CONTROL_PLANE, DEBIAN, END_TO_END, VARIABLE, WITHOUT_DNS, Binaries
+from tools.kubernetes.binaries import CLUSTER, DEBIAN, END_TO_END, VARIABLE, WITHOUT_DNS, Binaries
 from tools.kubernetes.cluster import RealCluster
-from tools.kubernetes.control_plane import RealControlPlane, free_ports
 from tools.kubernetes.deployment import use_nftproxy
 from tools.kubernetes.end_to_end import run_tests
 from tools.kubernetes.glance import AFTER, BEFORE, glances
@@ -26,8 +25,6 @@ from tools.kubernetes.recording import DEFAULT_SIZE, VERSIONED, fate, note
 from tools.kubernetes.restarts import restart_all
 from tools.kubernetes.results import FAILED, summary
 from tools.migration.switch import COUNTS, Account
-
-LOCALHOST = "127.0.0.1"
 
 
 class ClusterRun:
@@ -127,17 +124,6 @@ def finish(given: ClusterRun, /, *_: object, **__: object) -> None:
 
 @main.command()
 @click.pass_obj
-def control_plane(given: ClusterRun) -> None:
-    """Hold etcd and kube-apiserver at 127.0.0.1, until Ctrl-C."""
-    given.need(*CONTROL_PLANE)
-    (port,) = free_ports(1)
-    with RealControlPlane(given.binaries, given.directory / "control-plane", LOCALHOST, port) as made:
-        made.start()
-        hold(made.kubeconfig)
-
-
-@main.command()
-@click.pass_obj
 def glance(given: ClusterRun) -> None:
     """Look at a cluster with a fault on each of its three nodes, by kubectl's plugin with the rights of a reader."""
     given.need(*WITHOUT_DNS)
@@ -156,7 +142,9 @@ def cluster(given: ClusterRun, proxy: bool) -> None:
     """Hold the cluster, until Ctrl-C."""
     made = given.cluster if proxy else given.bare
     say(f"its network: nsenter --net={made.fabric.path}")
-    hold(made.control.kubeconfig)
+    click.echo(f"export KUBECONFIG={made.control.kubeconfig}")
+    with suppress(KeyboardInterrupt):
+        signal.pause()
 
 
 @main.command()
@@ -227,13 +215,6 @@ def lost(account: Account) -> Iterator[str]:
         if each.fault:
             kind = "new" if each.is_new else "kept"
             yield f"{kind}, begun after {each.began - began:.1f} s, lost after {each.seconds:.1f} s: {each.fault}"
-
-
-def hold(kubeconfig: Path) -> None:
-    """Wait for Ctrl-C."""
-    click.echo(f"export KUBECONFIG={kubeconfig}")
-    with suppress(KeyboardInterrupt):
-        signal.pause()
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ from tests.support.waiting import wait_until
 from tools.kubernetes.binaries import Binaries
 from tools.kubernetes.control_plane import PATIENCE, RealControlPlane
 from tools.kubernetes.images import build_images
-from tools.kubernetes.layout import CONTROL, CONTROL_PORT, NODES, NODES6, NodePlace, places
+from tools.kubernetes.layout import NODES, NODES6, NodePlace, places
 from tools.kubernetes.node import ClusterNode
 
 COREDNS = Path(__file__).with_name("coredns.yaml")
@@ -116,9 +116,8 @@ class RealCluster:
         self.fabric = stack.enter_context(Namespace("fabric"))
         self._make_network()
         users = {f"system:node:{place.name}": "system:nodes" for place in self._places}
-        self.control = stack.enter_context(
-            RealControlPlane(self.binaries, self.directory / "control-plane", CONTROL, CONTROL_PORT, users, self.start)
-        )
+        self.control = RealControlPlane(self.binaries, self.directory / "control-plane", users, self.start)
+        stack.callback(self.control.close)
         self._say("starting the control plane")
         self.control.start()
         self.control.start_controllers()

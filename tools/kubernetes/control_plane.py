@@ -1,39 +1,26 @@
-"""etcd, kube-apiserver, and on a cluster kube-controller-manager and kube-scheduler, as processes of ours."""
+"""etcd, kube-apiserver, kube-controller-manager and kube-scheduler, as processes of ours."""
 
 from __future__ import annotations
 
-import contextlib
 import secrets
-import socket
 import subprocess
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import trustme
 
 from nftproxy.sources.documents import to_yaml
 from tests.support.waiting import wait_until
 from tools.kubernetes.binaries import Binaries
-from tools.kubernetes.layout import FIRST_SERVICE, SERVICES, SERVICES6
+from tools.kubernetes.layout import CONTROL, CONTROL_PORT, FIRST_SERVICE, SERVICES, SERVICES6
 
 PATIENCE = 300.0
 """Seconds for a program to become ready on a busy machine."""
 ADMINISTRATOR = "administrator"
+ETCD, ETCD_PEERS = "http://127.0.0.1:2379", "http://127.0.0.1:2380"
 
 Start = Callable[..., "subprocess.Popen[Any]"]
-
-
-def start_here(command: Sequence[str], **options: Any) -> subprocess.Popen[Any]:
-    """Start a process on the machine's own network.  It ends with the thread that starts it."""
-    return subprocess.Popen(["setpriv", "--pdeathsig", "KILL", *command], **options)
-
-
-def free_ports(number: int) -> list[int]:
-    """TCP ports at 127.0.0.1 that nobody listens at."""
-    with contextlib.ExitStack() as stack:
-        sockets = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(number)]
-        return [each.getsockname()[1] for each in sockets]
 
 
 class RealControlPlane:
@@ -42,36 +29,20 @@ class RealControlPlane:
     Args:
         binaries: the programs.
         directory: certificates, kubeconfigs, logs and etcd's data go here.
-        address: the API server's address, and `port` its port.
         users: names of users beside the administrator, each with its groups.
-        start: starts a process, with a command and options of `subprocess.Popen`.
+        start: starts a process in the cluster's namespace, with a command and options of `subprocess.Popen`.
     """
 
-    def __init__(
-        self,
-        binaries: Binaries,
-        directory: Path,
-        address: str,
-        port: int,
-        users: dict[str, str] | None = None,
-        start: Start = start_here,
-    ) -> None:
+    def __init__(self, binaries: Binaries, directory: Path, users: dict[str, str], start: Start) -> None:
         self.binaries = binaries
         self.directory = directory
-        self.url = f"https://{address}:{port}"
-        self._address, self._port, self._start = address, port, start
-        self._etcd = [f"http://127.0.0.1:{each}" for each in free_ports(2)]
+        self.url = f"https://{CONTROL}:{CONTROL_PORT}"
+        self._start = start
         self._processes: dict[str, subprocess.Popen[Any]] = {}
-        self._users = {ADMINISTRATOR: "system:masters", **(users or {})}
+        self._users = {ADMINISTRATOR: "system:masters", **users}
         self._tokens = {user: secrets.token_hex(16) for user in self._users}
         directory.mkdir(parents=True, exist_ok=True)
         self._write_credentials(trustme.CA())
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     @property
     def kubeconfig(self) -> Path:
@@ -82,37 +53,28 @@ class RealControlPlane:
         """A user's kubeconfig."""
         return self.directory / f"{user.rpartition(':')[2]}.kubeconfig"
 
-    @property
-    def authority(self) -> str:
-        """The file of the authority that has issued the API server's certificate."""
-        return self._file("ca.crt")
-
     def start(self) -> None:
         """Start etcd and the API server, and wait until the API server is ready."""
-        self._start_etcd()
-        self.start_api_server()
-
-    def _start_etcd(self) -> None:
-        client, peer = self._etcd
         self._launch(
             "etcd",
             f"--data-dir={self._file('etcd')}",
-            f"--listen-client-urls={client}",
-            f"--advertise-client-urls={client}",
-            f"--listen-peer-urls={peer}",
-            f"--initial-advertise-peer-urls={peer}",
-            f"--initial-cluster=default={peer}",
+            f"--listen-client-urls={ETCD}",
+            f"--advertise-client-urls={ETCD}",
+            f"--listen-peer-urls={ETCD_PEERS}",
+            f"--initial-advertise-peer-urls={ETCD_PEERS}",
+            f"--initial-cluster=default={ETCD_PEERS}",
             "--unsafe-no-fsync",  # nothing here must outlive the machine
         )
+        self.start_api_server()
 
     def start_api_server(self) -> None:
         """Start the API server, and wait until it is ready."""
         self._launch(
             "kube-apiserver",
-            f"--etcd-servers={self._etcd[0]}",
-            f"--bind-address={self._address}",
-            f"--advertise-address={self._address}",
-            f"--secure-port={self._port}",
+            f"--etcd-servers={ETCD}",
+            f"--bind-address={CONTROL}",
+            f"--advertise-address={CONTROL}",
+            f"--secure-port={CONTROL_PORT}",
             f"--service-cluster-ip-range={SERVICES},{SERVICES6}",
             "--service-account-issuer=https://kubernetes.default.svc.cluster.local",
             f"--service-account-key-file={self._file('accounts.key')}",
@@ -177,7 +139,7 @@ class RealControlPlane:
 
     def _write_credentials(self, authority: trustme.CA) -> None:
         names = ("kubernetes", "kubernetes.default", "kubernetes.default.svc", "localhost", "127.0.0.1")
-        server = authority.issue_cert(*dict.fromkeys((self._address, FIRST_SERVICE, *names)))
+        server = authority.issue_cert(*dict.fromkeys((CONTROL, FIRST_SERVICE, *names)))
         accounts = authority.issue_cert("accounts.example.test")
         for name, blob in {
             "ca.crt": authority.cert_pem,
@@ -190,16 +152,17 @@ class RealControlPlane:
         rows = [f'{self._tokens[user]},{user},{user},"{groups}"\n' for user, groups in self._users.items()]
         (self.directory / "tokens.csv").write_text("".join(rows))
         for user in self._users:
-            self.kubeconfig_of(user).write_text(self._kubeconfig(user))
+            self.kubeconfig_of(user).write_text(self.kubeconfig_with(self._tokens[user]))
 
-    def _kubeconfig(self, user: str) -> str:
+    def kubeconfig_with(self, token: str, namespace: str = "default", current: str = "lab") -> str:
+        """The text of a kubeconfig with a token, whose only context is `lab`."""
         cluster = {"server": self.url, "certificate-authority": self._file("ca.crt")}
         document = {
             "apiVersion": "v1",
             "kind": "Config",
             "clusters": [{"name": "lab", "cluster": cluster}],
-            "users": [{"name": "lab", "user": {"token": self._tokens[user]}}],
-            "contexts": [{"name": "lab", "context": {"cluster": "lab", "user": "lab"}}],
-            "current-context": "lab",
+            "users": [{"name": "lab", "user": {"token": token}}],
+            "contexts": [{"name": "lab", "context": {"cluster": "lab", "user": "lab", "namespace": namespace}}],
+            "current-context": current,
         }
         return to_yaml([document])

@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 from nftproxy.model.annotations import PREFIX
-from nftproxy.sources.documents import to_yaml
 from tests.support import objects
 from tests.support.processes import CHECKOUT
 from tests.support.waiting import wait_until
@@ -112,18 +111,7 @@ class Reader:
         cluster.kubectl("apply", "--filename=-", text=done.stdout)
         token = cluster.kubectl(KUBE_SYSTEM, "create", "token", "nftproxy-reader").strip()
         self._kubeconfig = self._directory / "reader.kubeconfig"
-        self._kubeconfig.write_text(to_yaml([self._document(token)]))
-
-    def _document(self, token: str) -> Manifest:
-        place = {"server": self._cluster.control.url, "certificate-authority": self._cluster.control.authority}
-        return {
-            "apiVersion": "v1",
-            "kind": "Config",
-            "clusters": [{"name": "lab", "cluster": place}],
-            "users": [{"name": "reader", "user": {"token": token}}],
-            "contexts": [{"name": "lab", "context": {"cluster": "lab", "user": "reader", "namespace": NAMESPACE}}],
-            "current-context": "none",
-        }
+        self._kubeconfig.write_text(cluster.control.kubeconfig_with(token, NAMESPACE, current="none"))
 
     def look(self, wanted: Look) -> str:
         """Run kubectl's plugin, print its output, and return what isn't as wanted, "" if all is."""
