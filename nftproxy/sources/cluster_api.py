@@ -29,7 +29,7 @@ from nftproxy.sources.plugins import PluginRunner
 
 # For port forwarding, paths in objects, and the names in certificates, which the agent doesn't use: 5 MB.
 import_later("httpx_ws", "jsonpath", "cryptography.x509")
-call_later("box", "Box")  # for kr8s' objects, which the agent makes only for an Event or a taint: 1.6 MB
+call_later("box", "Box")  # for kr8s' objects, which the agent makes only for a taint: 1.9 MB
 import httpx  # noqa: E402
 import httpx_ws  # noqa: E402
 from kr8s import NotFoundError, ServerError  # noqa: E402

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import importlib
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
 from nftproxy.sources.import_later import call_later, import_later
+from tests.support.processes import CHECKOUT
 
 
 @pytest.fixture
@@ -76,3 +78,37 @@ def test_what_is_imported_stays() -> None:
     """A module that is there already is not replaced."""
     import_later("pathlib")
     assert sys.modules["pathlib"].Path is Path
+
+
+def test_events_need_no_class_box(tmp_path: Path) -> None:
+    """Each agent sends an Event at its start.  To send one doesn't load Box, which kr8s' objects are made of."""
+    program = """
+import asyncio, sys
+from nftproxy.model.errors import Unavailable
+from nftproxy.sources.api_client import ApiClient
+
+async def send() -> None:
+    client = ApiClient(sys.argv[1])
+    for name in ("", "web.1"):
+        try:
+            await client.send_event("shop", {"metadata": {}}, name)
+        except Unavailable:
+            print("asked")
+    await client.aclose()
+
+asyncio.run(send())
+print("box.box" in sys.modules)
+"""
+    kubeconfig = tmp_path / "kubeconfig"
+    kubeconfig.write_text(
+        """
+apiVersion: v1
+kind: Config
+clusters: [{name: lab, cluster: {server: "http://127.0.0.1:1"}}]
+contexts: [{name: lab, context: {cluster: lab, user: ""}}]
+current-context: lab
+"""
+    )
+    command = [sys.executable, "-c", program, str(kubeconfig)]
+    done = subprocess.run(command, cwd=CHECKOUT, capture_output=True, text=True, check=False)
+    assert (done.stdout.split(), done.stderr) == (["asked", "asked", "False"], "")

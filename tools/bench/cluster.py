@@ -23,7 +23,7 @@ from tests.support.factories import renderer
 Object = dict[str, Any]
 
 NAMESPACE = "crowd"
-NODE = "node-0"
+NODE, NODE_IP = "node-0", "192.168.0.2"
 CLUSTER_CIDR, SERVICE_CIDR = "10.0.0.0/10", "10.96.0.0/13"
 SERVICE_CIDR6 = "fd00:96::/112"
 """For a few Services of both families."""
@@ -83,7 +83,7 @@ def pods(size: Size, service: int) -> list[Pod]:
 def objects(size: Size) -> Iterator[Object]:
     """All objects of a cluster."""
     yield api.service_cidr(SERVICE_CIDR)
-    yield api.node(NODE, "192.168.0.2", zone="a")
+    yield api.node(NODE, NODE_IP, zone="a")
     for number in range(size.services):
         yield service(number)
         yield slice_of(number, pods(size, number))

@@ -23,7 +23,7 @@ from nftproxy.kernel.nfnetlink.sockets import open_socket
 from nftproxy.model.addresses import TABLE, Family
 from tests.support.processes import AgentProcess, start_module
 from tools.bench import cluster
-from tools.bench.cluster import CLUSTER_CIDR, NODE, SERVICE_CIDR, SERVICE_CIDR6, Pod, Size
+from tools.bench.cluster import CLUSTER_CIDR, NODE, NODE_IP, SERVICE_CIDR, SERVICE_CIDR6, Pod, Size
 from tools.bench.listener import Listener
 
 LOADING = 900.0  # seconds: a busy machine takes minutes for 100,000 Services
@@ -128,7 +128,9 @@ def assembled(size: Size, node: Node | None = None) -> Iterator[Rig]:
     """
     with ExitStack() as stack:
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="nftproxy-bench-")))
-        node = node or stack.enter_context(Node(NODE))
+        if node is None:
+            node = stack.enter_context(Node(NODE))
+            node.ip(f"addr add {NODE_IP}/32 dev lo")  # else the agent warns that it is elsewhere, by an Event
         server, port = _start_api_server(node, cluster.write(size, directory / "cluster.json"), directory)
         stack.callback(server.wait, ENDING)
         stack.callback(server.terminate)
