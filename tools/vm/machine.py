@@ -24,6 +24,7 @@ HARDWARE = {
 }
 CONSOLES = {"amd64": "ttyS0", "arm64": "ttyAMA0"}
 NATIVE = "amd64"
+MEMORY = "1536"  # MiB
 OPTIONS = "NFTPROXY_VM"
 """The environment variable by which a command knows the options of its machine."""
 LAST_LINES = 40
@@ -44,16 +45,12 @@ class Machine:
         suite: the code name of the programs' release.
         kernel: the code name of the kernel's release.
         architecture: Debian's name of it.
-        memory: MiB.
-        cpus: how many processors.
         systemd: whether the first process is systemd.
     """
 
     suite: str
     kernel: str
     architecture: str = NATIVE
-    memory: int = 1536
-    cpus: int = 2
     systemd: bool = False
 
     def run(self, command: Iterable[str], seconds: float) -> int:
@@ -120,7 +117,7 @@ class Machine:
         (share / "initramfs").write_bytes(files.initramfs())
         settings = f"console={CONSOLES[self.architecture]} panic=-1 loglevel=4"
         command: list[str | Path] = ["setpriv", "--pdeathsig", "KILL", program, *HARDWARE[self.architecture]]
-        command += ["-accel", "tcg,thread=multi", "-smp", str(self.cpus), "-m", str(self.memory)]
+        command += ["-accel", "tcg,thread=multi", "-smp", "2", "-m", MEMORY]
         command += ["-nodefaults", "-no-reboot", "-display", "none", "-device", "virtio-rng-pci"]
         command += ["-kernel", files.image, "-initrd", share / "initramfs", "-append", settings]
         command += ["-serial", f"file:{share / 'console'}", "-device", "virtio-serial-pci"]
