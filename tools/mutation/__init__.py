@@ -1,6 +1,6 @@
 """Mutation testing: templates and policy code are damaged, a statement at a time, and the tests must fail.
 
-    python -m tools.mutation [--only FILE] [--sample N] [--seed S] [--log FILE]
+    python -m tools.mutation [--only FILE] [--sample N] [--seed S]
 
 A *mutant* is a template or module with one small fault.  The tests that run the damaged place are run until a test
 fails, which kills the mutant.  A surviving mutant shows that a test is missing or that code does nothing.  If neither

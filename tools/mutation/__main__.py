@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tools.mutation import python, template, trials
-from tools.mutation.campaign import Outcome, outcomes
+from tools.mutation.campaign import outcomes
 from tools.mutation.killers import CHECKOUT, STAGES, TARGETS, TEMPLATES, stages_for
 from tools.mutation.mutant import Identity, Mutant, mutants_of
 from tools.mutation.trials import Result
@@ -80,14 +80,6 @@ def drawn(mutants: list[Mutant], count: int, seed: int) -> list[Mutant]:
     return sorted(mutants, key=lambda each: hashlib.blake2b(f"{seed} {each.identity}".encode()).digest())[:count]
 
 
-def note(log: Path | None, outcome: Outcome) -> None:
-    """Append a line about a mutant to a file, if there is one."""
-    if log:
-        killer = f" by {outcome.result.killer}" if outcome.result.killer else ""
-        with log.open("a") as file:
-            file.write(f"{outcome.result.status}{killer}: {outcome.identity}\n")
-
-
 def show(report: Report) -> None:
     """Print the survivors as rows of explained.toml, and the numbers."""
     for identity in report.unexplained:
@@ -116,7 +108,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--only", default="", metavar="FILE", help="only files whose path contains this")
     parser.add_argument("--sample", type=int, metavar="N", help="only N mutants, drawn at random")
     parser.add_argument("--seed", type=int, default=random.randrange(2**32), help="draws the same sample again")
-    parser.add_argument("--log", type=Path, metavar="FILE", help="write what becomes of each mutant, as it does")
     parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="how many at a time")
     options = parser.parse_args(arguments)
     explained = explanations()
@@ -133,7 +124,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for outcome in outcomes(mutants, stages, Path(directory), options.jobs, explained):
             results[outcome.identity] = outcome.result
             flaky.update(outcome.flaky)
-            note(options.log, outcome)
     report = Report(results, explained, {mutant.identity for mutant in known})
     show(report)
     for test, times in sorted(flaky.items()):
