@@ -11,7 +11,7 @@ from nftproxy_conformance.lab.node import Node
 
 from tools.bench import cluster, figures, report, work
 from tools.bench.cluster import Size
-from tools.bench.dumps import dumped
+from tools.bench.dumps import DUMP
 from tools.bench.listener import Listener
 
 needs_root = pytest.mark.skipif(bool(obstacle()), reason=obstacle())
@@ -54,23 +54,17 @@ def test_a_cluster_has_no_address_twice() -> None:
 
 
 @pytest.mark.parametrize(
-    ("line", "message"),
+    ("line", "is_dump"),
     [
-        (
-            "nlmsg_type=0xa0d /* NLMSG_??? */, nlmsg_flags=NLM_F_REQUEST|0x300, nlmsg_seq=1",
-            "GETSETELEM",
-        ),
-        (
-            "nlmsg_type=NFNL_SUBSYS_NFTABLES<<8|NFT_MSG_GETRULE, nlmsg_flags=NLM_F_REQUEST|NLM_F_DUMP, nlmsg_seq=0",
-            "GETRULE",
-        ),
-        ("nlmsg_type=0xa10 /* NLMSG_??? */, nlmsg_flags=NLM_F_REQUEST, nlmsg_seq=1", None),
-        ("nlmsg_type=0xa0c /* NLMSG_??? */, nlmsg_flags=NLM_F_REQUEST|0x400, nlmsg_seq=1", None),
+        ("nlmsg_type=0xa0d /* NLMSG_??? */, nlmsg_flags=NLM_F_REQUEST|0x300, nlmsg_seq=1", True),
+        ("nlmsg_type=NFNL_SUBSYS_NFTABLES<<8|NFT_MSG_GETRULE, nlmsg_flags=NLM_F_REQUEST|NLM_F_DUMP, nlmsg_seq=0", True),
+        ("nlmsg_type=0xa10 /* NLMSG_??? */, nlmsg_flags=NLM_F_REQUEST, nlmsg_seq=1", False),
+        ("nlmsg_type=0xa0c /* NLMSG_??? */, nlmsg_flags=NLM_F_REQUEST|0x400, nlmsg_seq=1", False),
     ],
 )
-def test_a_dump_is_known_in_a_trace(line: str, message: str | None) -> None:
-    """A request for a dump is recognized by name, even if strace can't name it, and other requests are ignored."""
-    assert list(dumped(line)) == ([message] if message else [])
+def test_a_dump_is_known_in_a_trace(line: str, is_dump: bool) -> None:
+    """A request for a dump is recognized, even if strace can't name it, and other requests are ignored."""
+    assert bool(DUMP.search(line)) is is_dump
 
 
 def test_lines_grow_with_the_work() -> None:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import compileall
 from collections.abc import Callable, Collection, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Generic, NamedTuple, TypeVar
+from typing import NamedTuple
 
 import click
 from nftproxy_conformance.lab import obstacle
@@ -17,55 +18,46 @@ from tools.bench.cluster import ALL_SIZES, TEN_THOUSAND, Size
 from tools.bench.figures import Figures
 from tools.bench.rig import Rig, assembled
 
-Place = TypeVar("Place", Rig, Size)
 
-
-class Row(NamedTuple, Generic[Place]):
-    """A measurement in clusters of these sizes."""
+class Row(NamedTuple):
+    """A measurement in clusters of these sizes, which share a rig whose agent runs."""
 
     name: str
     sizes: Sequence[Size]
-    measure: Callable[[Place, Figures], None]
+    measure: Callable[[Rig, Figures], None]
 
 
-# Rows that need no rig, or a rig of their own kind.
-OWN: tuple[Row[Size], ...] = (Row("restart", (TEN_THOUSAND,), startup.measure_restart),)
-# Rows of the same size share a rig whose agent runs.  Rows that leave the cluster changed, or memory used, come last.
-SHARED: tuple[Row[Rig], ...] = (
+ROWS = (
     Row("start", ALL_SIZES, startup.measure_start),
     Row("latency", ALL_SIZES, changes.measure),
     Row("sustained", (TEN_THOUSAND,), loads.measure_sustained),
 )
-NAMES = list(dict.fromkeys([*(row.name for row in OWN), *(row.name for row in SHARED)]))
+"""A row that leaves the cluster changed, or memory used, comes last."""
+RESTART = "restart"
+"""The row that has a rig of its own, with 10,000 Services."""
+NAMES = [RESTART, *(row.name for row in ROWS)]
 SIZES = {str(size.services): size for size in ALL_SIZES}
 
 
-def run(
-    figures: Figures,
-    names: Collection[str],
-    sizes: Collection[str],
-    path: Path | None = None,
-) -> None:
+def run(figures: Figures, names: Collection[str], sizes: Collection[str], path: Path | None = None) -> None:
     """Measure the rows of these names in clusters of these sizes, and write the figures to a file after each row."""
 
-    def measure(row: Row[Place], size: Size, place: Place) -> None:
-        records.progress(f"{row.name}, {size}")
-        figures[f"others/{row.name}/{size.services}"] = records.load_by_others()
-        figures[f"work/{row.name}/{size.services}"] = records.fixed_work()
-        row.measure(place, figures)
+    def measure(name: str, size: Size, work: Callable[[], None]) -> None:
+        records.progress(f"{name}, {size}")
+        figures[f"others/{name}/{size.services}"] = records.load_by_others()
+        work()
         if path:
             records.save(figures, path)
 
     for size in (SIZES[name] for name in sizes):
-        for own in OWN:
-            if own.name in names and size in own.sizes:
-                measure(own, size, size)
-        if shared := [row for row in SHARED if row.name in names and size in row.sizes]:
+        if RESTART in names and size == TEN_THOUSAND:
+            measure(RESTART, size, partial(startup.measure_restart, size, figures))
+        if rows := [row for row in ROWS if row.name in names and size in row.sizes]:
             with assembled(size) as rig:
                 rig.start_agent()
                 rig.settle()
-                for each in shared:
-                    measure(each, size, rig)
+                for row in rows:
+                    measure(row.name, size, partial(row.measure, rig, figures))
                 rig.stop_agent()
 
 

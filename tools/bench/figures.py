@@ -13,19 +13,14 @@ import math
 import statistics
 import sys
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TypeVar
-
-T = TypeVar("T")
 
 Figures = dict[str, float]
 Unit = tuple[str, float]
 MILLISECONDS, SECONDS, MEBIBYTES = ("ms", 1e3), ("s", 1.0), ("MB", 1 / (1 << 20))
 COUNT = ("", 1.0)
 LOOKING = 1.0  # seconds
-QUIET_WORK = 0.0085
-"""Seconds of processor time of the fixed work in a quiet hour, on two cores of an AMD EPYC with Python 3.11."""
 
 
 def load(path: Path | None) -> Figures:
@@ -48,12 +43,6 @@ def note(figures: Figures, name: str, values: Iterable[float]) -> None:
     figures[f"{name}/max"] = ordered[-1]
 
 
-def timed(work: Callable[[], T], clock: Callable[[], float] = time.perf_counter) -> tuple[T, float]:
-    """The result of a call, and the seconds that it took by a clock."""
-    began = clock()
-    return work(), clock() - began
-
-
 def markdown(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """A table, "" without rows."""
     lines = [f"| {' | '.join(row)} |\n" for row in rows]
@@ -72,22 +61,6 @@ def progress(text: str) -> None:
     """Print the current row on a terminal, and nothing into a pipe."""
     if sys.stderr.isatty():
         sys.stderr.write(f"{text}\n")
-
-
-def fixed_work() -> float:
-    """The seconds of processor time that a fixed piece of work takes now: the fastest of seven runs."""
-    objects = [{"name": f"s{number}", "ports": [{"port": port} for port in range(5)]} for number in range(2_000)]
-
-    def work() -> object:
-        return sorted(json.loads(json.dumps(objects)), key=lambda each: each["name"][::-1])
-
-    return min(timed(work, time.process_time)[1] for _ in range(7))
-
-
-def slowness(figures: Figures) -> float:
-    """The time of the fixed work, relative to that in a quiet hour.  1 if unmeasured."""
-    found = [seconds for name, seconds in figures.items() if name.startswith("work/")]
-    return statistics.median(found) / QUIET_WORK if found else 1.0
 
 
 def load_by_others() -> float:

@@ -21,7 +21,6 @@ from tools.bench.figures import (
     Unit,
     markdown,
     show,
-    slowness,
 )
 
 DOCUMENT = CHECKOUT / "docs" / "performance.md"
@@ -39,16 +38,11 @@ def machine(figures: Figures) -> str:
     busy = (
         f"Other programs kept {statistics.median(shares):.0%} of it busy, at most {max(shares):.0%}." if shares else ""
     )
-    slow = (
-        f"A fixed piece of work took {slowness(figures):.2f} times as long as in an earlier quiet hour."
-        if shares
-        else ""
-    )
     cpu = re.search(r"model name\s*: (.*)", Path("/proc/cpuinfo").read_text())
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / (1 << 30)
     return (
         f"Linux {platform.release().split('-')[0]} on {os.cpu_count()} CPUs ({cpu[1] if cpu else platform.machine()}), "
-        f"{memory:.0f} GB, libnftables {Kernel().version()}, Python {platform.python_version()}.\n{busy}  {slow}\n"
+        f"{memory:.0f} GB, libnftables {Kernel().version()}, Python {platform.python_version()}.\n{busy}\n"
     )
 
 
