@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 import signal
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
 from functools import cached_property
 from pathlib import Path
@@ -19,7 +19,6 @@ from tools.kubernetes.cluster import RealCluster
 from tools.kubernetes.deployment import use_nftproxy
 from tools.kubernetes.end_to_end import run_tests
 from tools.kubernetes.glance import AFTER, BEFORE, glances
-from tools.kubernetes.glance import HEADER as GLANCE_HEADER
 from tools.kubernetes.judging import JUDGED, judge, verdict
 from tools.kubernetes.recording import DEFAULT_SIZE, VERSIONED, fate, note
 from tools.kubernetes.restarts import restart_all
@@ -58,17 +57,12 @@ class ClusterRun:
         return made
 
     @cached_property
-    def bare(self) -> RealCluster:
-        """The cluster, as yet without a service proxy."""
-        self.need(*WITHOUT_DNS, packages=DEBIAN)
-        directory = self.directory / "cluster"
-        return self._stack.enter_context(RealCluster(self.binaries, directory, *self._size, say))
-
-    @cached_property
     def cluster(self) -> RealCluster:
         """The cluster with nftproxy on each node."""
-        use_nftproxy(self.bare)
-        return self.bare
+        self.need(*WITHOUT_DNS, packages=DEBIAN)
+        made = self._stack.enter_context(RealCluster(self.binaries, self.directory / "cluster", *self._size, say))
+        use_nftproxy(made)
+        return made
 
     def note(self, column: str, step: str, result: str, programs: Sequence[str] = VERSIONED) -> None:
         """Record the result of a step with some programs."""
@@ -127,22 +121,22 @@ def finish(given: ClusterRun, /, *_: object, **__: object) -> None:
 def glance(given: ClusterRun) -> None:
     """Look at a cluster with a fault on each of its three nodes, by kubectl's plugin with the rights of a reader."""
     given.need(*WITHOUT_DNS)
-    rows = list(told(glances(given.cluster)))
-    click.echo(markdown(GLANCE_HEADER, rows))
+    wrong = 0
+    for command, difference in glances(given.cluster):
+        say(f"{command}: {difference}")
+        wrong += 1
     looks = len(BEFORE) + len(AFTER)
-    result = f"{looks - len(rows)} of {looks} commands print the cluster's faults, and their exit status"
+    result = f"{looks - wrong} of {looks} commands print the cluster's faults, and their exit status"
     given.note("kubectl nftproxy, with the rights of a reader", "glance", result)
-    given.is_well &= not rows
+    given.is_well &= not wrong
 
 
 @main.command()
-@click.option("--proxy/--no-proxy", default=True, show_default=True, help="Whether nftproxy runs on the nodes.")
 @click.pass_obj
-def cluster(given: ClusterRun, proxy: bool) -> None:
+def cluster(given: ClusterRun) -> None:
     """Hold the cluster, until Ctrl-C."""
-    made = given.cluster if proxy else given.bare
-    say(f"its network: nsenter --net={made.fabric.path}")
-    click.echo(f"export KUBECONFIG={made.control.kubeconfig}")
+    say(f"its network: nsenter --net={given.cluster.fabric.path}")
+    click.echo(f"export KUBECONFIG={given.cluster.control.kubeconfig}")
     with suppress(KeyboardInterrupt):
         signal.pause()
 
@@ -190,31 +184,13 @@ def restarts(given: ClusterRun) -> None:
     given.note("restarts of each kubelet and agent", "restarts", result)
 
 
-def told(rows: Iterable[tuple[str, ...]]) -> Iterator[tuple[str, ...]]:
-    """Report each row as soon as it is there: a later row may take long, or fail."""
-    for row in rows:
-        say(", ".join(row))
-        yield row
-
-
 def show(given: ClusterRun, account: Account) -> str:
     """Print the fate of the connections of each step, and return all of it in words."""
-    with (given.directory / "lost.txt").open("a") as file:
-        file.writelines(f"{account.shape}: {line}\n" for line in lost(account))
     rows = list(account.rows())
     cells = [(row.step, f"{row.seconds:.1f}", *(f"{count:,}" for count in row[2:])) for row in rows]
     click.echo(markdown((account.shape, "s", *COUNTS), cells))
     given.is_well &= not any(row.new_lost or row.ended for row in rows)
     return fate(account)
-
-
-def lost(account: Account) -> Iterator[str]:
-    """A line for each connection that was lost."""
-    began = account.steps[0].began
-    for each in account.tries:
-        if each.fault:
-            kind = "new" if each.is_new else "kept"
-            yield f"{kind}, begun after {each.began - began:.1f} s, lost after {each.seconds:.1f} s: {each.fault}"
 
 
 if __name__ == "__main__":

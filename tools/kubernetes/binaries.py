@@ -11,15 +11,8 @@ from pathlib import Path
 
 VARIABLE = "NFTPROXY_KUBERNETES"
 """The environment variable with the folder."""
-WITHOUT_DNS = (
-    "etcd",
-    "kube-apiserver",
-    "kube-controller-manager",
-    "kube-scheduler",
-    "kubelet",
-    "kubectl",
-    "agnhost",
-)
+CONTROL_PLANE = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler")
+WITHOUT_DNS = (*CONTROL_PLANE, "kubelet", "kubectl", "agnhost")
 """The programs of a cluster whose pods look up no names."""
 CLUSTER = (*WITHOUT_DNS, "coredns")
 END_TO_END = "e2e.test"

@@ -25,7 +25,6 @@ from tools.kubernetes.control_plane import PATIENCE
 from tools.kubernetes.deployment import KUBE_SYSTEM, ROLLOUT, agent_of
 from tools.kubernetes.images import AGNHOST_IMAGE
 
-HEADER = ("command", "wrong")
 NAMESPACE = objects.NAMESPACE
 WEB = "10.96.0.11"
 IN_SHOP = ("--namespace", NAMESPACE)
