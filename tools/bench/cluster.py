@@ -12,6 +12,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from nftproxy_conformance.apiserver.managed_fields import note_writer
+
 from nftproxy.installed import INSTALLED
 from nftproxy.kernel.capabilities import probe
 from nftproxy.model.settings import Config
@@ -23,6 +25,7 @@ from tests.support.factories import renderer
 Object = dict[str, Any]
 
 NAMESPACE = "crowd"
+CREATED = "2026-01-01T00:00:00Z"
 NODE, NODE_IP = "node-0", "192.168.0.2"
 CLUSTER_CIDR, SERVICE_CIDR = "10.0.0.0/10", "10.96.0.0/13"
 SERVICE_CIDR6 = "fd00:96::/112"
@@ -115,7 +118,7 @@ def service(number: int) -> Object:
         "sessionAffinity": "None",
         "type": "ClusterIP",
     }
-    return api.service(
+    made = api.service(
         name,
         spec,
         namespace=NAMESPACE,
@@ -123,8 +126,9 @@ def service(number: int) -> Object:
         ports=[{"name": "http", "port": 80, "protocol": "TCP", "targetPort": "http"}],
         labels={"app": name},
         status={"loadBalancer": {}},
-        metadata=_metadata("Service", name, _SERVICE_FIELDS),
+        metadata=_metadata("Service", name),
     )
+    return _written(made, "kubectl-create")
 
 
 def slice_of(number: int, endpoints: Sequence[Pod], part: int = 1) -> Object:
@@ -132,10 +136,10 @@ def slice_of(number: int, endpoints: Sequence[Pod], part: int = 1) -> Object:
     name = f"s{number}"
     slice_name = f"{name}-{part}"
     owner = {"apiVersion": "v1", "blockOwnerDeletion": True, "controller": True, "kind": "Service", "name": name}
-    metadata = _metadata("EndpointSlice", slice_name, _SLICE_FIELDS)
+    metadata = _metadata("EndpointSlice", slice_name)
     metadata["ownerReferences"] = [owner | {"uid": _uid("Service", name)}]
     labels = {"app": name, "endpointslice.kubernetes.io/managed-by": "endpointslice-controller.k8s.io"}
-    return api.endpoint_slice(
+    made = api.endpoint_slice(
         slice_name,
         *(_endpoint(name, pod) for pod in endpoints),
         service=name,
@@ -144,6 +148,7 @@ def slice_of(number: int, endpoints: Sequence[Pod], part: int = 1) -> Object:
         labels=labels,
         metadata=metadata,
     )
+    return _written(made, "kube-controller-manager")
 
 
 def _endpoint(service_name: str, pod: Pod) -> Object:
@@ -157,61 +162,15 @@ def _endpoint(service_name: str, pod: Pod) -> Object:
     )
 
 
-def _metadata(kind: str, name: str, fields: Object) -> Object:
-    return {"creationTimestamp": "2026-01-01T00:00:00Z", "managedFields": [fields], "uid": _uid(kind, name)}
+def _metadata(kind: str, name: str) -> Object:
+    return {"creationTimestamp": CREATED, "uid": _uid(kind, name)}
 
 
 def _uid(kind: str, name: str) -> str:
     return str(uuid.uuid5(uuid.NAMESPACE_URL, f"{kind}/{name}"))
 
 
-def _managed(manager: str, api_version: str, fields: Object) -> Object:
-    return {
-        "apiVersion": api_version,
-        "fieldsType": "FieldsV1",
-        "fieldsV1": fields,
-        "manager": manager,
-        "operation": "Update",
-        "time": "2026-01-01T00:00:00Z",
-    }
-
-
-# Fields that API servers send with every object, and a proxy skips.
-_SERVICE_FIELDS = _managed(
-    "kubectl-create",
-    "v1",
-    {
-        "f:metadata": {"f:labels": {".": {}, "f:app": {}}},
-        "f:spec": {
-            "f:internalTrafficPolicy": {},
-            "f:ports": {
-                ".": {},
-                'k:{"port":80,"protocol":"TCP"}': {
-                    ".": {}, "f:name": {}, "f:port": {}, "f:protocol": {}, "f:targetPort": {},
-                },
-            },
-            "f:selector": {},
-            "f:sessionAffinity": {},
-            "f:type": {},
-        },
-    },
-)  # fmt: skip
-_SLICE_FIELDS = _managed(
-    "kube-controller-manager",
-    "discovery.k8s.io/v1",
-    {
-        "f:addressType": {},
-        "f:endpoints": {},
-        "f:metadata": {
-            "f:generateName": {},
-            "f:labels": {
-                ".": {},
-                "f:app": {},
-                "f:endpointslice.kubernetes.io/managed-by": {},
-                "f:kubernetes.io/service-name": {},
-            },
-            "f:ownerReferences": {".": {}, 'k:{"uid":"0"}': {}},
-        },
-        "f:ports": {},
-    },
-)  # fmt: skip
+def _written(made: Object, manager: str) -> Object:
+    """An object with the fields that API servers send with every object, and a proxy skips."""
+    note_writer(made["metadata"], made, made["apiVersion"], manager, CREATED)
+    return made
