@@ -74,7 +74,7 @@ def all_at_once(bench: Bench, noise: Sequence[Case], scale: float, seconds: floa
         peak = bench.peak
     restart(bench)
     bench.wait_until_right(PATIENCE)
-    return Together(made, traffic.judged, [str(each) for each in traffic.wrong], found, max(peak, bench.peak))
+    return Together(made, traffic.judged, traffic.wrong, found, max(peak, bench.peak))
 
 
 def _again(bench: Bench, attack: Attack, scale: float, made: Counter[str]) -> None:

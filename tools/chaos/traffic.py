@@ -6,9 +6,8 @@ import math
 import time
 from collections.abc import Callable
 from random import Random
-from typing import NamedTuple
 
-from nftproxy_conformance.lab import Lab, LabError, Outcome, Probe
+from nftproxy_conformance.lab import Lab, LabError
 
 from tools.chaos.cluster import ANCHORS, CHANGING, Cluster, probe
 from tools.chaos.watcher import Suspect
@@ -17,18 +16,6 @@ BATCH = 20
 """Connections that are tried between two looks at the clock."""
 REST = 0.02
 """Seconds between two batches: traffic itself must not keep the machine busy."""
-
-
-class Wrong(NamedTuple):
-    """A connection with an outcome that isn't allowed.  `at` is the time by `time.monotonic`."""
-
-    at: float
-    probe: Probe
-    outcome: Outcome
-    allowed: frozenset[Outcome]
-
-    def __str__(self) -> str:
-        return f"{self.probe} became {self.outcome}; allowed: {sorted(map(repr, self.allowed))}"
 
 
 class Traffic:
@@ -44,12 +31,12 @@ class Traffic:
         judged: how many were held against their allowed outcomes.
         excused: how many came while the rules were known to be harmed.
         unknown: how many the machine was too busy for, so that their outcome isn't known.
-        wrong: the connections that went wrong.
+        wrong: a sentence for each connection whose outcome isn't allowed.
     """
 
     def __init__(self, lab: Lab, cluster: Cluster, seed: str, suspect: Callable[[Suspect], None]) -> None:
         self.judged = self.excused = self.unknown = 0
-        self.wrong: list[Wrong] = []
+        self.wrong: list[str] = []
         self._lab = lab
         self._suspect = suspect
         self._cluster = cluster
@@ -89,4 +76,4 @@ class Traffic:
             self._suspect(Suspect(number, asked, outcome, began, ended))
             allowed = self._cluster.allowed(number, asked, began, ended)
             if not is_harmed and outcome not in allowed:
-                self.wrong.append(Wrong(ended, asked, outcome, allowed))
+                self.wrong.append(f"{asked} became {outcome}; allowed: {sorted(map(repr, allowed))}")
