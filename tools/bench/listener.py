@@ -7,8 +7,6 @@ should be no listener while everything is loaded.
 
 from __future__ import annotations
 
-import socket
-import struct
 import threading
 import time
 from collections import deque
@@ -16,12 +14,13 @@ from typing import NamedTuple, Self
 
 from nftproxy_conformance.lab import Namespace
 
-NETLINK_NETFILTER, NFNLGRP_NFTABLES = 12, 7  # linux/netlink.h, linux/netfilter/nfnetlink.h
-SOL_NETLINK, NETLINK_ADD_MEMBERSHIP = 270, 1  # linux/netlink.h
-SO_RCVBUFFORCE = 33
-NEW_RULE, DELETE_RULE, NEW_ELEMENT, DELETE_ELEMENT, NEW_GENERATION = 6, 8, 12, 14, 15  # linux/netfilter/nf_tables.h
+from nftproxy.kernel.drift import GROUP
+from nftproxy.kernel.nfnetlink.sockets import ADD_MEMBERSHIP, SOL_NETLINK, open_listener
+from nftproxy.netlink import nf_tables as nft
+from nftproxy.netlink.codec import messages_of
+
+DELETE_RULE = 8  # linux/netfilter/nf_tables.h
 BUFFER = 256 << 20  # bytes: more than the messages about the burst
-HEADER = struct.Struct("=IHHII")
 
 
 class Commit(NamedTuple):
@@ -37,10 +36,8 @@ class Listener:
     """Listens in a namespace while it is entered."""
 
     def __init__(self, namespace: Namespace) -> None:
-        self._socket = namespace.socket(socket.AF_NETLINK, socket.SOCK_RAW, NETLINK_NETFILTER)
-        self._socket.setsockopt(socket.SOL_SOCKET, SO_RCVBUFFORCE, BUFFER)
-        self._socket.bind((0, 0))  # a socket without a number of its own gets no message
-        self._socket.setsockopt(SOL_NETLINK, NETLINK_ADD_MEMBERSHIP, NFNLGRP_NFTABLES)
+        self._socket = namespace.call(open_listener, BUFFER)
+        self._socket.setsockopt(SOL_NETLINK, ADD_MEMBERSHIP, GROUP)
         self._socket.settimeout(0.2)  # to see that it is to end
         self._commits: deque[Commit] = deque()
         self._heard = threading.Condition()
@@ -92,22 +89,12 @@ class Listener:
                 continue
             now = time.monotonic()
             given += data
-            kinds += (arrived := _kinds(data))
-            if NEW_GENERATION in arrived:
-                elements = kinds.count(NEW_ELEMENT) + kinds.count(DELETE_ELEMENT)
-                rules = kinds.count(NEW_RULE) + kinds.count(DELETE_RULE)
+            kinds += (arrived := [kind & 0xFF for kind, _ in messages_of(data)])
+            if nft.NEW_GENERATION in arrived:
+                elements = kinds.count(nft.NEW_ELEMENTS) + kinds.count(nft.DELETE_ELEMENTS)
+                rules = kinds.count(nft.NEW_RULE) + kinds.count(DELETE_RULE)
                 with self._heard:
                     self._commits.append(Commit(now, elements, rules, bytes(given)))
                     self._heard.notify_all()
                 given.clear()
                 kinds.clear()
-
-
-def _kinds(data: bytes) -> list[int]:
-    kinds = []
-    start = 0
-    while start < len(data):
-        length, kind, *_ = HEADER.unpack_from(data, start)
-        kinds.append(kind & 0xFF)
-        start += (length + 3) & ~3
-    return kinds
