@@ -5,7 +5,6 @@ from __future__ import annotations
 import compileall
 from collections.abc import Callable, Collection, Sequence
 from functools import partial
-from pathlib import Path
 from typing import NamedTuple
 
 import click
@@ -39,15 +38,13 @@ NAMES = [RESTART, *(row.name for row in ROWS)]
 SIZES = {str(size.services): size for size in ALL_SIZES}
 
 
-def run(figures: Figures, names: Collection[str], sizes: Collection[str], path: Path | None = None) -> None:
-    """Measure the rows of these names in clusters of these sizes, and write the figures to a file after each row."""
+def run(figures: Figures, names: Collection[str], sizes: Collection[str]) -> None:
+    """Measure the rows of these names in clusters of these sizes."""
 
     def measure(name: str, size: Size, work: Callable[[], None]) -> None:
         records.progress(f"{name}, {size}")
         figures[f"others/{name}/{size.services}"] = records.load_by_others()
         work()
-        if path:
-            records.save(figures, path)
 
     for size in (SIZES[name] for name in sizes):
         if RESTART in names and size == TEN_THOUSAND:
@@ -66,13 +63,11 @@ def run(figures: Figures, names: Collection[str], sizes: Collection[str], path: 
 @click.option("--size", "sizes", multiple=True, type=click.Choice(list(SIZES)), help="So many Services; repeatable.")
 @click.option("--quick", "is_quick", is_flag=True, help="Assert counts and ratios in small clusters, and no more.")
 @click.option("--write", "is_to_write", is_flag=True, help="Put tables and picture into docs/.")
-@click.option("--figures", "path", type=click.Path(path_type=Path), help="A file that keeps figures from run to run.")
 def main(
     names: tuple[str, ...],
     sizes: tuple[str, ...],
     is_quick: bool,
     is_to_write: bool,
-    path: Path | None,
 ) -> None:
     """Measure the agent as its users see it, and print the figures."""
     if why := obstacle():
@@ -83,8 +78,8 @@ def main(
         checks = quick.run({})
         click.echo("\n".join(map(str, checks)))
         raise SystemExit(not all(check.is_good for check in checks))
-    figures = records.load(path)
-    run(figures, names or NAMES, sizes or SIZES, path)
+    figures: Figures = {}
+    run(figures, names or NAMES, sizes or SIZES)
     if is_to_write:
         report.write(figures)
         if any(name.startswith("latency/") for name in figures):

@@ -8,7 +8,6 @@ A file keeps the figures from run to run, so that rows of several runs make a si
 
 from __future__ import annotations
 
-import json
 import math
 import statistics
 import sys
@@ -21,16 +20,6 @@ Unit = tuple[str, float]
 MILLISECONDS, SECONDS, MEBIBYTES = ("ms", 1e3), ("s", 1.0), ("MB", 1 / (1 << 20))
 COUNT = ("", 1.0)
 LOOKING = 1.0  # seconds
-
-
-def load(path: Path | None) -> Figures:
-    """The figures in a file, none if there is no file."""
-    return dict(json.loads(path.read_text())) if path and path.exists() else {}
-
-
-def save(figures: Figures, path: Path) -> None:
-    """Write figures to a file."""
-    path.write_text(json.dumps(figures, indent=1, sort_keys=True) + "\n")
 
 
 def note(figures: Figures, name: str, values: Iterable[float]) -> None:
