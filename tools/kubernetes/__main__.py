@@ -162,17 +162,14 @@ def conformance(given: ClusterRun, examples: int) -> None:
     show_default=True,
     help="A regular expression for names.  Repeatable: tests of each run at the same time.",
 )
-@click.option("--labels", default="", help="A filter of Ginkgo labels.")
-@click.option("--timeout", default="4h", show_default=True, help="For all of them, as one of Go's durations.")
 @click.pass_obj
-def tests(given: ClusterRun, focus: tuple[str, ...], labels: str, timeout: str) -> None:
+def tests(given: ClusterRun, focus: tuple[str, ...]) -> None:
     """Run Kubernetes' end-to-end tests of sig-network."""
     given.need(*CLUSTER, END_TO_END)
-    for each, those in run_tests(given.cluster, focus, labels, timeout).items():
-        parts = "tests of sig-network", each.removeprefix("sig-network").removeprefix(".*"), labels
-        step = f"tests --focus {shlex.quote(each)}" + (f" --labels {shlex.quote(labels)}" if labels else "")
+    for each, those in run_tests(given.cluster, focus).items():
+        parts = "tests of sig-network", each.removeprefix("sig-network").removeprefix(".*")
         click.echo(f"{each}: {summary(those)}")
-        given.note(", ".join(filter(None, parts)), step, summary(those))
+        given.note(", ".join(filter(None, parts)), f"tests --focus {shlex.quote(each)}", summary(those))
         given.is_well &= all(test.state != FAILED for test in those)
 
 

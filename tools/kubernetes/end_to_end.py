@@ -26,27 +26,18 @@ def skips(version: str) -> dict[str, str]:
     return given["always"] | too_new
 
 
-def run_tests(cluster: RealCluster, focuses: Sequence[str], labels: str, timeout: str) -> dict[str, list[SpecResult]]:
+def run_tests(cluster: RealCluster, focuses: Sequence[str]) -> dict[str, list[SpecResult]]:
     """Run the tests of sig-network that are asked for, and return their results by focus.
 
     Args:
         cluster: with a service proxy on each node.
         focuses: regular expressions for the tests' names.  Each has a run of its own, at the same time as the others.
-        labels: a filter of Ginkgo labels beside.
-        timeout: after it no further test begins, in the form of Go's durations.
     """
     _be_known(cluster)
     skipped = skips(cluster.binaries.version("kube-apiserver"))
     reports = [cluster.directory / f"report-{number}.json" for number in range(len(focuses))]
     running = [
-        _start(
-            cluster,
-            report,
-            f"--ginkgo.skip={'|'.join(skipped)}",
-            f"--ginkgo.focus={focus}",
-            f"--ginkgo.label-filter={labels}",
-            f"--ginkgo.timeout={timeout}",
-        )
+        _start(cluster, report, f"--ginkgo.skip={'|'.join(skipped)}", f"--ginkgo.focus={focus}")
         for report, focus in zip(reports, focuses, strict=True)
     ]
     for process in running:
@@ -70,6 +61,7 @@ def _start(cluster: RealCluster, report: Path, *arguments: str) -> subprocess.Po
         f"--kubeconfig={cluster.control.kubeconfig}",
         f"--kubectl-path={cluster.binaries.path('kubectl')}",
         "--provider=skeleton",
+        "--ginkgo.timeout=4h",
         "--dump-logs-on-failure=false",
         f"--ginkgo.json-report={report}",
         "--ginkgo.no-color",

@@ -19,12 +19,7 @@ VERSIONED = ("kube-apiserver", "kube-controller-manager", "kube-scheduler", "kub
 
 
 def note(
-    binaries: Binaries,
-    column: str,
-    step: str,
-    result: str,
-    size: tuple[int, int] = DEFAULT_SIZE,
-    programs: Sequence[str] = VERSIONED,
+    binaries: Binaries, column: str, step: str, result: str, size: tuple[int, int], programs: Sequence[str]
 ) -> None:
     """Record the result of a step, in place of an earlier one.
 
