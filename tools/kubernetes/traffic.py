@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import http.client
 import socket
-from typing import NamedTuple, Self
+from typing import NamedTuple
 
 from nftproxy_conformance.lab import Namespace
 
@@ -33,12 +33,6 @@ class HttpConversation:
         except BaseException:
             self.close()
             raise
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def ask(self) -> str:
         """Ask the pod for its name.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable
+from contextlib import closing
 from functools import partial
 from ipaddress import IPv4Address
 
@@ -85,7 +86,7 @@ class Workload:
 def answer(front: HttpFront) -> str:
     """The name of the pod that answers at a front, "" if none does."""
     try:
-        with front.talk() as conversation:
+        with closing(front.talk()) as conversation:
             return conversation.ask()
     except OSError:
         return ""

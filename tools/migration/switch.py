@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from subprocess import PIPE, STDOUT
@@ -69,7 +69,17 @@ class Account(NamedTuple):
         """A row for each step: the tries that began from its beginning until the next step's."""
         ends = [step.began for step in self.steps[1:]] + [float("inf")]
         for step, end in zip(self.steps, ends, strict=True):
-            yield Row.of(step, [each for each in self.tries if step.began <= each.began < end])
+            tries = [each for each in self.tries if step.began <= each.began < end]
+            new, kept = [each for each in tries if each.is_new], [each for each in tries if not each.is_new]
+            yield Row(
+                step.name,
+                step.done - step.began,
+                len(new),
+                sum(bool(each.fault) for each in new),
+                sum(each.seconds > LATE and not each.fault for each in tries),
+                len(kept),
+                sum(bool(each.fault) for each in kept),
+            )
 
 
 COUNTS = ("new connections", "lost", f"later than {LATE} s", "questions over kept connections", "ended")
@@ -86,21 +96,6 @@ class Row(NamedTuple):
     late: int
     asked: int
     ended: int
-
-    @classmethod
-    def of(cls, step: Step, tries: Sequence[Try]) -> Row:
-        """The row of a step with the tries that began in it."""
-        new = [each for each in tries if each.is_new]
-        kept = [each for each in tries if not each.is_new]
-        return cls(
-            step.name,
-            step.done - step.began,
-            len(new),
-            sum(bool(each.fault) for each in new),
-            sum(each.seconds > LATE and not each.fault for each in tries),
-            len(kept),
-            sum(bool(each.fault) for each in kept),
-        )
 
 
 def switch(name: str, *, tries: int, kept: int, has_old_spellings: bool = False) -> Account:

@@ -6,8 +6,8 @@ import errno
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
-from typing import NamedTuple, Protocol, Self
+from contextlib import ExitStack, closing, contextmanager
+from typing import NamedTuple, Protocol
 
 from nftproxy_conformance.lab import RealHost
 from nftproxy_conformance.lab.echo import Conversation
@@ -45,8 +45,6 @@ class Try(NamedTuple):
 class Talk(Protocol):
     """A connection to a server that answers questions.  All methods raise OSError, as any client."""
 
-    def __enter__(self) -> Self: ...
-    def __exit__(self, *_: object) -> None: ...
     def ask(self) -> object:
         """Ask, and wait for the answer."""
 
@@ -83,7 +81,7 @@ class Client:
             self._try(self._ask_again, is_new=False)
 
     def _ask_anew(self) -> None:
-        with self._front.talk() as conversation:
+        with closing(self._front.talk()) as conversation:
             conversation.ask()
 
     def _ask_again(self) -> None:
