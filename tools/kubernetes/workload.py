@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable
 from contextlib import closing
 from functools import partial
@@ -16,8 +15,8 @@ from tools.kubernetes.deployment import ROLLOUT
 from tools.kubernetes.images import AGNHOST_IMAGE
 from tools.kubernetes.layout import FIRST_SERVICE
 from tools.kubernetes.traffic import HttpFront
-from tools.migration.switch import Account, Step
-from tools.migration.traffic import asking, await_tries
+from tools.migration.switch import Account, account, followed
+from tools.migration.traffic import asking
 
 PORT, TARGET = 80, 8080
 TRIES = 200
@@ -73,14 +72,9 @@ class Workload:
             steps: names, and actions.
         """
         self.await_service()
-        done = []
         with asking(self.fronts(), KEPT) as clients:
-            for text, action in steps:
-                began = time.monotonic()
-                action()
-                done.append(Step(text, began, time.monotonic()))
-                await_tries(clients, TRIES)
-        return Account(name, tuple(done), tuple(sorted(each for client in clients for each in client.tries)))
+            done = followed(steps, clients, TRIES)
+        return account(name, done, clients)
 
 
 def answer(front: HttpFront) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from subprocess import PIPE, STDOUT
@@ -17,7 +17,7 @@ from nftproxy_conformance.subjects.spellings import respelt
 from nftproxy.sources.documents import to_yaml, yaml_documents
 from tests.support.processes import CHECKOUT, AgentProcess, start_module
 from tests.support.waiting import wait_until
-from tools.migration.traffic import LATE, Front, Try, asking, await_tries
+from tools.migration.traffic import LATE, Client, Front, Try, asking, await_tries
 
 EXAMPLE = CHECKOUT / "examples" / "migrate"
 VIP = "10.96.0.10"
@@ -124,15 +124,22 @@ def switch(name: str, *, tries: int, kept: int, has_old_spellings: bool = False)
         _write(node, shape)
         before = [] if shape.serves else [_timed("nftproxy starts", lambda: _start(agent, cluster))]
         with asking(fronts, kept) as clients:
+            steps = followed(_steps(node, shape, agent, cluster), clients, tries)
+        return account(name, [*before, *steps], clients)
 
-            def step(what: str, action: Callable[[], object]) -> Step:
-                done = _timed(what, action)
-                await_tries(clients, tries)
-                return done
 
-            steps = [*before, *(step(what, action) for what, action in _steps(node, shape, agent, cluster))]
-        found = sorted(each for client in clients for each in client.tries)
-        return Account(name, tuple(steps), tuple(found))
+def followed(steps: Iterable[tuple[str, Callable[[], object]]], clients: Sequence[Client], tries: int) -> list[Step]:
+    """Take steps, after each of which each client tries so often at the least."""
+    done = []
+    for what, action in steps:
+        done.append(_timed(what, action))
+        await_tries(clients, tries)
+    return done
+
+
+def account(name: str, steps: Iterable[Step], clients: Sequence[Client]) -> Account:
+    """Return the account of steps, once the clients have ended."""
+    return Account(name, tuple(steps), tuple(sorted(each for client in clients for each in client.tries)))
 
 
 def _timed(what: str, action: Callable[[], object]) -> Step:
