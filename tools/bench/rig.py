@@ -22,6 +22,7 @@ from nftproxy.kernel.nfnetlink import nft_queries
 from nftproxy.kernel.nfnetlink.sockets import open_socket
 from nftproxy.model.addresses import TABLE, Family
 from tests.support.processes import AgentProcess, start_module
+from tests.support.waiting import wait_until
 from tools.bench import cluster
 from tools.bench.cluster import CLUSTER_CIDR, NODE, NODE_IP, SERVICE_CIDR, SERVICE_CIDR6, Pod, Size
 from tools.bench.listener import Listener
@@ -58,22 +59,19 @@ class Rig:
 
     def _wait_for_rules(self, before: int) -> float:
         """When the kernel held everything, by the monotonic clock."""
-        deadline = time.monotonic() + LOADING
-        kernel = open_socket()
-        try:
-            while time.monotonic() < deadline:
-                now = nft_queries.generation_by(kernel)
-                seen = time.monotonic()
-                if now != before:
-                    if self._is_complete():
-                        return seen
-                    before = now
-                assert not self.agent.has_died, self.agent.log()
-                self.agent.check_log()
-                time.sleep(LOOK)
-        finally:
-            kernel.close()
-        raise TimeoutError(self.agent.log())
+        kernel, seen = open_socket(), 0.0
+
+        def has_come() -> bool:
+            nonlocal before, seen
+            assert not self.agent.has_died, self.agent.log()
+            self.agent.check_log()
+            now, seen = nft_queries.generation_by(kernel), time.monotonic()
+            before, has_changed = now, now != before
+            return has_changed and self._is_complete()
+
+        with kernel:
+            wait_until(has_come, self.agent.log, patience=LOADING, pause=LOOK)
+        return seen
 
     def _is_complete(self) -> bool:
         """Whether there are hooks, which come last, and as many elements as Services and endpoints need at least."""

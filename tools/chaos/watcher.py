@@ -64,26 +64,18 @@ class Watcher:
         agent: it is asked.
         cluster: its past says which outcomes its objects explain.
         harms: returns the times at which a fault has damaged the rules.
-        verdict: returns whether a command says that all is well.
 
     Attributes:
         asked: the number of samples, of which `well` were well.
         blind: a sentence for each connection that went wrong while the agent was blind.
     """
 
-    def __init__(
-        self,
-        agent: ChaosAgent,
-        cluster: Cluster,
-        harms: Callable[[], list[float]],
-        verdict: Callable[[ChaosAgent], bool] | None = None,
-    ) -> None:
+    def __init__(self, agent: ChaosAgent, cluster: Cluster, harms: Callable[[], list[float]]) -> None:
         self.asked = self.well = 0
         self.blind: list[str] = []
         self._agent = agent
         self._cluster = cluster
         self._harms = harms
-        self._verdict = verdict or says_well
         self._delays = Delays()
         self._samples: deque[Sample] = deque()
         self._suspects: deque[Suspect] = deque()
@@ -97,7 +89,7 @@ class Watcher:
     def sample(self) -> None:
         """Ask for a verdict, and judge the connections before it."""
         asked = time.monotonic()
-        is_well = self._verdict(self._agent) and time.monotonic() - asked < LATE
+        is_well = says_well(self._agent) and time.monotonic() - asked < LATE
         self.asked += 1
         self.well += is_well
         self._samples.append(Sample(time.monotonic(), is_well, self._delays.measure(self._agent)))
