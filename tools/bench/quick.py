@@ -139,6 +139,6 @@ def _restart(figures: Figures) -> Iterator[Check]:
 
 
 def _bystanders() -> Iterator[Check]:
-    for when, pings in startup.ping_bystanders(MANY).items():
-        yield Check(f"a load without pings, {when}", float(not pings.answered), 0)
-        yield Check(f"pings from pod to pod lost meanwhile, {when}", pings.lost, 0)
+    for when, asked in startup.measure_bystanders(MANY).items():
+        yield Check(f"a load without questions between pods, {when}", float(not asked.answered), 0)
+        yield Check(f"questions from pod to pod lost meanwhile, {when}", asked.lost, 0)

@@ -1,17 +1,14 @@
-"""Starts: cold, and over rules that are there, with connections made meanwhile, and pings of bystanders."""
+"""Starts: cold, and over rules that are there, with connections made meanwhile, and questions of bystanders."""
 
 from __future__ import annotations
 
-import contextlib
 import itertools
-import socket
 import statistics
-import struct
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import NamedTuple
 
 from nftproxy_conformance.lab import Kind, Lab, Origin, Outcome, Probe, RealHost, RealNetwork
-from nftproxy_conformance.lab.frames import echo_request
 
 from tests.support.background import repeating
 from tools.bench import cluster
@@ -72,56 +69,48 @@ def _astray(size: Size, services: list[int], outcomes: list[Outcome]) -> Iterato
 
 
 COLD, RELOAD = "cold", "reload"
-PING_EVERY = 0.001  # seconds between pings
-PATIENCE = 10.0  # seconds for an answer
-ECHO_REPLY = 0
-IP_HEADER = 20
+ASK_EVERY = 0.002  # seconds between questions
+PATIENCE = 10.0  # seconds for an answer: it is lost rather than late
+PORT = 7
 
 
-class Pings(NamedTuple):
-    """How many pings were answered, and how many were lost."""
+class Bystander(NamedTuple):
+    """How many questions of a pod were answered, and how many were lost."""
 
     answered: int
     lost: int
 
 
-def ping_bystanders(size: Size) -> dict[str, Pings]:
-    """Ping from pod to pod while everything is loaded cold, and while it is loaded over the old rules."""
+def measure_bystanders(size: Size) -> dict[str, Bystander]:
+    """Ask a pod from another, by UDP, while everything is loaded cold, and while it is loaded over the old rules."""
     found = {}
     with RealNetwork() as network:
         node = network.node()
         client = node.pod("client", "10.1.0.10", "fd00:1::10")
         other = node.pod("other", "10.1.0.20", "fd00:1::20")
+        other.serve(PORT, "udp")
         with assembled(size, node.node) as rig:
             for when in (COLD, RELOAD):
-                with pinging(client, other.address) as answers:
+                with asking(client, other.address) as answers:
                     rig.start_agent()
-                found[when] = Pings(answers.count(True), answers.count(False))
+                found[when] = Bystander(answers.count(True), answers.count(False))
                 rig.settle()
                 rig.stop_agent()
     return found
 
 
-@contextlib.contextmanager
-def pinging(host: RealHost, address: str) -> Iterator[list[bool]]:
-    """Ping an IPv4 address from a host, again and again.  Gives a list that says of each ping whether it was answered.
-
-    The kernel answers pings, so programs that the machine is busy with lose none.
-    """
+@contextmanager
+def asking(client: RealHost, address: str) -> Iterator[list[bool]]:
+    """Ask again and again over one flow.  Gives a list that says of each question whether it was answered."""
     answers: list[bool] = []
-    numbers = itertools.cycle(range(1, 65536))
 
-    def answered() -> bool:
-        number = next(numbers)
-        end.sendto(echo_request(number), (address, 0))
+    def ask() -> None:
         try:
-            while struct.unpack_from("!BBHHH", end.recv(128), IP_HEADER)[::4] != (ECHO_REPLY, number):
-                pass
+            conversation.ask()
         except TimeoutError:
-            return False
-        return True
+            answers.append(False)
+        else:
+            answers.append(True)
 
-    with host.namespace.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_ICMP) as end:
-        end.settimeout(PATIENCE)
-        with repeating(lambda: answers.append(answered()), PING_EVERY):
-            yield answers
+    with client.talk(address, PORT, "udp", timeout=PATIENCE) as conversation, repeating(ask, ASK_EVERY):
+        yield answers

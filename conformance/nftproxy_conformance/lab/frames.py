@@ -69,15 +69,6 @@ class Packet(NamedTuple):
     how: str = ""
 
 
-def echo_request(number: int) -> bytes:
-    """An ICMP echo request of IPv4 with a sequence number, without the IP header.
-
-    To connection tracking, all requests with the same identifier, such as these, are one flow.
-    """
-    message = struct.pack("!BBHHH", ECHO_REQUEST, 0, 0, 1, number)
-    return message[:2] + internet_checksum(message).to_bytes(2, "big") + message[4:]
-
-
 _ECHO = struct.Struct("!BBHHH4sI")
 """A ping of the lab: type, code, checksum, identifier, sequence number and data."""
 
