@@ -16,7 +16,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -154,24 +154,24 @@ class Traffic:
 
     def since(self, moment: float) -> Results:
         """Wait until enough connections have begun after a moment to show how they spread, and return them."""
-        end = time.monotonic() + PATIENCE
-        while True:
-            found = [result for result in list(self._results) if result.ended - result.seconds > moment]
-            if len(found) > CONNECTIONS or time.monotonic() > end:
-                return Results(found)
-            time.sleep(0.01)
+
+        def later() -> list[Result]:
+            return [result for result in list(self._results) if result.ended - result.seconds > moment]
+
+        with suppress(AssertionError):
+            wait_until(lambda: len(later()) > CONNECTIONS)
+        return Results(later())
 
     def first_answer(self, pod: str, since: float) -> Result | None:
         """Wait for the first answer of a pod since some time.  None if none comes."""
-        end = time.monotonic() + PATIENCE
-        seen = 0
-        while time.monotonic() < end:
-            for result in self._results[seen:]:
-                seen += 1
-                if result.ended > since and result.answer and result.answer.name == pod:
-                    return result
-            time.sleep(0.001)
-        return None
+
+        def found() -> Result | None:
+            answers = (each for each in list(self._results) if each.answer and each.answer.name == pod)
+            return next((each for each in answers if each.ended > since), None)
+
+        with suppress(AssertionError):
+            wait_until(found)
+        return found()
 
 
 @contextmanager
