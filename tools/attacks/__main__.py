@@ -38,29 +38,28 @@ def attacked_bench(directory: Path) -> Iterator[Bench]:
 
 
 @click.command()
-@click.option("--scale", default=1.0, show_default=True, help="The size of each attack, as a share of the full size.")
 @click.option("--minutes", type=float, help="Make all attacks at once for so long.")
 @click.option("--seconds", default=20.0, show_default=True, help="The seconds of each kind of noise.")
-def main(scale: float, minutes: float | None, seconds: float) -> None:
+def main(minutes: float | None, seconds: float) -> None:
     """Make each attack and each noise and print a row for it, or make all at once."""
     if why := obstacle():
         raise click.ClickException(why)
     with attacked_bench(Path(tempfile.mkdtemp(prefix="nftproxy-attacks-"))) as bench:
         if minutes is None:
-            one_by_one(bench, scale)
+            one_by_one(bench)
             noise_by_noise(bench, seconds)
         else:
-            found = all_at_once(bench, MIX, scale, 60 * minutes)
+            found = all_at_once(bench, MIX, 1.0, 60 * minutes)
             report(found)
             raise SystemExit(bool(found.wrong))
 
 
-def one_by_one(bench: Bench, scale: float) -> None:
+def one_by_one(bench: Bench) -> None:
     """Print a row for each attack."""
-    click.echo(f"| attack, of which a share of {scale:g} was made | figures |")
+    click.echo("| attack | figures |")
     click.echo("| --- | --- |")
     for number, attack in enumerate(ATTACKS):
-        found = attacked(bench, attack, number, scale)
+        found = attacked(bench, attack, number, 1.0)
         figures = f"{found.lines} lines, {found.peak / 1e6:.0f} MB, right after {found.seconds:.0f} s"
         click.echo(f"| {attack.what} | {figures} |")
 

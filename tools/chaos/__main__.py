@@ -17,15 +17,13 @@ from tools.chaos.session import Session
 @click.option("--minutes", default=30.0, show_default=True, help="How long faults happen.")
 @click.option("--seed", default="", help="Of a run that is to be repeated; by default another one each time.")
 @click.option("--only", multiple=True, type=click.Choice(sorted(FAULTS)), help="Only this fault; repeatable.")
-@click.option("--directory", type=click.Path(path_type=Path, file_okay=False), help="Where the agent's log is kept.")
-def main(minutes: float, seed: str, only: tuple[str, ...], directory: Path | None) -> None:
+def main(minutes: float, seed: str, only: tuple[str, ...]) -> None:
     """Let faults happen to an agent, and say whether its rules, and connections, stayed right."""
     if why := obstacle():
         raise click.ClickException(why)
     seed = seed or secrets.token_hex(4)
     click.echo(f"seed {seed}: repeat with --seed {seed}")
-    directory = directory or Path(tempfile.mkdtemp(prefix="nftproxy-chaos-"))
-    directory.mkdir(parents=True, exist_ok=True)
+    directory = Path(tempfile.mkdtemp(prefix="nftproxy-chaos-"))
     click.echo(f"the agent's log is {directory / 'log'}")
     with Session(seed, directory, click.echo) as session:
         session.run(minutes * 60, only)

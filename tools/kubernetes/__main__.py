@@ -31,14 +31,12 @@ class ClusterRun:
 
     Args:
         binaries: Kubernetes' programs.
-        directory: for all files, by default a new one.
         nodes: how many.
         zones: how many.
     """
 
-    def __init__(self, binaries: Binaries, directory: Path | None, nodes: int, zones: int) -> None:
+    def __init__(self, binaries: Binaries, nodes: int, zones: int) -> None:
         self.binaries = binaries
-        self._directory = directory
         self.is_well = True
         self._size = nodes, zones
         self._stack = ExitStack()
@@ -52,9 +50,7 @@ class ClusterRun:
     @cached_property
     def directory(self) -> Path:
         """The folder of logs and kubeconfigs."""
-        made = self._directory or Path(tempfile.mkdtemp(prefix="nftproxy-kubernetes-"))
-        made.mkdir(parents=True, exist_ok=True)
-        return made
+        return Path(tempfile.mkdtemp(prefix="nftproxy-kubernetes-"))
 
     @cached_property
     def cluster(self) -> RealCluster:
@@ -88,9 +84,8 @@ def say(text: str) -> None:
 )
 @click.option("--nodes", default=DEFAULT_SIZE[0], show_default=True)
 @click.option("--zones", default=DEFAULT_SIZE[1], show_default=True, help="Nodes take turns.")
-@click.option("--directory", type=click.Path(path_type=Path), help="For logs and kubeconfigs.")
 @click.pass_context
-def main(context: click.Context, binaries: Path | None, nodes: int, zones: int, directory: Path | None) -> None:
+def main(context: click.Context, binaries: Path | None, nodes: int, zones: int) -> None:
     """Bring up a Kubernetes cluster from release binaries, and take steps on it in the order given.
 
     By default these are conformance, tests and restarts.
@@ -101,7 +96,7 @@ def main(context: click.Context, binaries: Path | None, nodes: int, zones: int, 
     if why := obstacle():
         raise click.ClickException(why)
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that a cluster ends as by Ctrl-C
-    given = context.obj = ClusterRun(Binaries(binaries), directory, nodes, zones)
+    given = context.obj = ClusterRun(Binaries(binaries), nodes, zones)
     context.call_on_close(given.close)
     if context.invoked_subcommand is None:
         for step in (conformance, tests, restarts):
