@@ -75,7 +75,7 @@ def main(
     # An installed agent doesn't compile its modules when it starts, but with PYTHONDONTWRITEBYTECODE a checkout's does.
     compileall.compile_dir(nftproxy.__path__[0], quiet=1)
     if is_quick:
-        checks = quick.run({})
+        checks = quick.run()
         click.echo("\n".join(map(str, checks)))
         raise SystemExit(not all(check.is_good for check in checks))
     figures: Figures = {}

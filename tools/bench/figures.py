@@ -23,10 +23,8 @@ LOOKING = 1.0  # seconds
 
 
 def note(figures: Figures, name: str, values: Iterable[float]) -> None:
-    """Note the distribution of a quantity: count, minimum, median, 99th percentile and maximum."""
+    """Note the distribution of a quantity: median, 99th percentile and maximum."""
     ordered = sorted(values)
-    figures[f"{name}/count"] = len(ordered)
-    figures[f"{name}/min"] = ordered[0]
     figures[f"{name}/p50"] = statistics.median(ordered)
     figures[f"{name}/p99"] = ordered[math.ceil(0.99 * len(ordered)) - 1]
     figures[f"{name}/max"] = ordered[-1]
