@@ -87,18 +87,17 @@ class Histories:
 
     def between(self, kind: str, number: int, began: float, ended: float) -> list[Manifest | None]:
         """The states of an object that the kernel may have had between two times, the oldest first."""
-        with self._lock:
-            pasts = self._pasts.get((kind, number), [Past(0.0, None)])
-            return [past.manifest for past in pasts if past.since <= ended and began <= past.until]
+        return [each.manifest for each in self._of(kind, number) if each.since <= ended and began <= each.until]
 
     def given(self, kind: str, number: int, began: float, ended: float) -> list[Manifest | None]:
         """The states of an object on the server between two times, the oldest first, whatever the kernel had."""
+        pasts = self._of(kind, number)
+        ends = [each.since for each in pasts[1:]] + [math.inf]
+        return [past.manifest for past, end in zip(pasts, ends, strict=True) if past.since <= ended and began <= end]
+
+    def _of(self, kind: str, number: int) -> list[Past]:
         with self._lock:
-            pasts = self._pasts.get((kind, number), [Past(0.0, None)])
-            ends = [each.since for each in pasts[1:]] + [math.inf]
-            return [
-                past.manifest for past, end in zip(pasts, ends, strict=True) if past.since <= ended and began <= end
-            ]
+            return list(self._pasts.get((kind, number), [Past(0.0, None)]))
 
     def latest(self) -> dict[tuple[str, int], Manifest | None]:
         """The last state of each object, by kind and number."""
