@@ -1,7 +1,8 @@
 """`python -m tools.attacks`: attacks on a real agent, one after the other, or all at once for some minutes.
 
-One after the other each has a row: the lines of the log and the peak of memory during the attack, and the seconds
-until the rules were right.  Then noisy tenants have a row each, with the waits of a quiet tenant.
+One after the other each has a row: the figure before the attack was cured (two cores, an otherwise idle machine), and
+the figures of now: the lines of the log and the peak of memory during the attack, and the seconds until the rules were
+right.  Then noisy tenants have a row each, with the waits of a quiet tenant.
 """
 
 from __future__ import annotations
@@ -56,22 +57,22 @@ def main(minutes: float | None, seconds: float) -> None:
 
 def one_by_one(bench: Bench) -> None:
     """Print a row for each attack."""
-    click.echo("| attack | figures |")
-    click.echo("| --- | --- |")
+    click.echo("| attack | before | now |")
+    click.echo("| --- | --- | --- |")
     for number, attack in enumerate(ATTACKS):
         found = attacked(bench, attack, number, 1.0)
-        figures = f"{found.lines} lines, {found.peak / 1e6:.0f} MB, right after {found.seconds:.0f} s"
-        click.echo(f"| {attack.what} | {figures} |")
+        now = f"{found.lines} lines, {found.peak / 1e6:.0f} MB, right after {found.seconds:.0f} s"
+        click.echo(f"| {attack.what} | {attack.before} | {now} |")
 
 
 def noise_by_noise(bench: Bench, seconds: float) -> None:
     """Print a row for each kind of noise."""
-    click.echo("| noise | a quiet tenant's waits | the agent's processor time in these |")
-    click.echo("| --- | --- | --- |")
+    click.echo("| noise | a quiet tenant's waits before | now | the agent's processor time in these |")
+    click.echo("| --- | --- | --- | --- |")
     for noise in NOISES:
         found = beside(bench, noise.case, seconds)
-        waits, work = _cuts([each.seconds for each in found]), _cuts([each.work for each in found])
-        click.echo(f"| {noise.what} | {waits} | {work} |")
+        now, work = _cuts([each.seconds for each in found]), _cuts([each.work for each in found])
+        click.echo(f"| {noise.what} | {noise.before} | {now} | {work} |")
         bench.wait_until_right(PATIENCE)
 
 
