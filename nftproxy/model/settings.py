@@ -145,11 +145,15 @@ class Config(msgspec.Struct, frozen=True):
         return cast("T", next(found, field.default))
 
     def having(self, values: Mapping[ConfigField[Any], object]) -> Config:
-        """Return the configuration with other values of declared fields."""
+        """Return the configuration with other values of declared fields.
+
+        A field that extensions share stays the one that has the words of all.
+        """
         kept = {each.name: (each, value) for each, value in self.declared}
-        return msgspec.structs.replace(
-            self, declared=tuple((kept | {each.name: (each, value) for each, value in values.items()}).values())
-        )
+        for field, value in values.items():
+            known, _ = kept.get(field.name, (field, value))
+            kept[field.name] = known, value
+        return msgspec.structs.replace(self, declared=tuple(kept.values()))
 
     @property
     def is_canary(self) -> bool:

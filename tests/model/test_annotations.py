@@ -51,7 +51,9 @@ def test_fields_of_one_name_are_a_field_with_the_words_and_replacements_of_all()
     warm, cold = field(Warm, rr=Warm.RED), field(Cold, lc=Cold.BLUE)
     (both,) = joined_fields([warm, cold])
     assert both.form == Word((Warm.NONE, Warm.RED, Cold.BLUE))
-    assert Config().having({both: Cold.BLUE})[warm] is Cold.BLUE
+    config = Config().having({both: Cold.BLUE})
+    assert config[warm] is Cold.BLUE
+    assert config.having({warm: Warm.RED}) == Config().having({both: Warm.RED})
     assert [both.replacement(text) for text in ("rr", "lc", "odd")] == [
         Replacement(Warm.RED, "rr is other"),
         Replacement(Cold.BLUE, "lc is other"),
