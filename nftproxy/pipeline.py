@@ -415,7 +415,9 @@ class Pipeline:
         versions = {key: (self._compiled.get(key), self.state.services.get(key)) for key in services}
         skeletons = {family: self._table_blocks(family, invalid.table) for family in self.generations}
         grows = not invalid.table or self._grows(skeletons)
-        is_divided = in_parts and (grows or self._grows(skeletons, backwards=True)) and self._is_divisible(invalid)
+        is_divided = (
+            in_parts and (grows or self._grows(skeletons, backwards=True)) and self._is_divisible(invalid, services)
+        )
         for old, new in versions.values():
             if new is not None and new is not old:
                 self._unfinished.setdefault(new.key, {}).update(dict.fromkeys(port_keys(new)))
@@ -501,9 +503,9 @@ class Pipeline:
         invalid = self._invalid
         return invalid.everything or key in invalid.services or key in invalid.endpoints
 
-    def _is_divisible(self, invalid: Invalidation) -> bool:
+    def _is_divisible(self, invalid: Invalidation, services: Iterable[ObjectKey]) -> bool:
         """Whether the fronts that the Services of a change have in the kernel are known, and may change in turn."""
-        return not invalid.everything and self._unfinished.keys().isdisjoint(self._services_of(invalid))
+        return not invalid.everything and self._unfinished.keys().isdisjoint(services)
 
     def _wholes(self, invalid: Invalidation, versions: Mapping[ObjectKey, Versions]) -> list[list[ObjectKey]]:
         """Return the groups of Services that must change at once.
