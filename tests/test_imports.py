@@ -266,7 +266,7 @@ def test_each_class_name_has_one_meaning() -> None:
 
 @pytest.mark.parametrize("name", ["LOCATION", "PIECE", "PLACE", "PLACES", "SILENCE"])
 def test_a_word_for_many_things_is_a_constant_of_one_module(name: str) -> None:
-    """A constant whose name could be another module's says what it is."""
+    """Each of these names is a constant of one module at most.  Other modules have a name that says more."""
     of_modules = [module for module, tree in sources().items() if name in constants(tree)]
     assert len(of_modules) <= 1, of_modules
 

@@ -95,9 +95,9 @@ class Option(Generic[T_co]):
 
 
 def joined(options: Iterable[Option[Any]]) -> tuple[Option[Any], ...]:
-    """The options, with those of the same name as one that has the words of all.
+    """Return the options.  Those that share a name become one option, which has the words of all.
 
-    Its key finds the same value as theirs.  An extension ignores the words of others.
+    The key of each of them finds its value.  An extension ignores the words of others.
     """
     found: dict[str, Option[Any]] = {}
     for option in options:

@@ -83,9 +83,9 @@ class ConfigField(Generic[T_co]):
 
 
 def joined_fields(fields: Iterable[ConfigField[Any]]) -> tuple[ConfigField[Any], ...]:
-    """The fields, with those of the same name as one that has the words and replacements of all.
+    """Return the fields.  Those that share a name become one field, which has the words and replacements of all.
 
-    Its key finds the same value as theirs (`annotations.joined`).
+    The key of each of them finds its value (`annotations.joined`).
     """
     found: dict[str, ConfigField[Any]] = {}
     for field in fields:

@@ -97,7 +97,7 @@ def follow_interfaces(wanted: Collection[str]) -> list[str]:
 
 
 def _change(kernel: socket.socket, change: Callable[[Sequence[str]], bytes], names: Sequence[str]) -> list[str]:
-    """Add or remove interfaces in one batch.  If the kernel refuses it, try each by itself.  Return those refused."""
+    """Add or remove interfaces in one batch, or each by itself if that is refused.  Return the refused names."""
     kernel.sendto(nft.batch([change(names)]), (0, 0))
     try:
         list(messages_of(kernel.recv(BUFFER_SIZE)))
