@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from nftproxy.explanation.explained_extension import ExplainedExtension
 from nftproxy.extensions.algorithms.feature import ALGORITHMS
 from nftproxy.extensions.client_limits.feature import CLIENT_LIMITS
 from nftproxy.extensions.counts.feature import COUNTS
@@ -42,9 +41,6 @@ OWN_TABLES = tuple(each.own_table for each in INSTALLED if each.own_table)
 
 ALL_TEMPLATES = (*TEMPLATE_NAMES, *(name for each in INSTALLED for name in each.templates))
 """The names of all templates."""
-
-ADDED_STAGES = tuple(each.stage for each in INSTALLED if isinstance(each, ExplainedExtension) and each.stage)
-"""The stages that extensions add to pictures of `explain`."""
 
 CODES: tuple[AnyCode, ...] = tuple(sorted((*Code, *(code for each in INSTALLED for code in each.codes))))
 """All codes of warnings, by their numbers."""

@@ -41,8 +41,7 @@ from nftproxy.agent.reporting.local_gaps import LocalGaps
 from nftproxy.agent.reporting.measurements import measure
 from nftproxy.agent.reporting.metrics import Metrics
 from nftproxy.agent.reporting.sync_reporter import SyncReporter
-from nftproxy.agent.socket.agent_socket import AgentSocket
-from nftproxy.agent.socket.queries import QueryContext, query_handlers
+from nftproxy.agent.socket.agent_socket import AgentSocket, QueryHandler
 from nftproxy.api.kinds import kinds_for
 from nftproxy.build import this_build
 from nftproxy.config.configz import configuration_digest
@@ -112,8 +111,13 @@ class Daemon:
         given = AgentContext(pipeline, self._kernel, self.metrics, self.faults, report)
         self._parts = tuple(filter(None, [make(given) for make in extensions.parts]))
         proxies, statuses = (lambda: self.faults.other_proxies), [each.status for each in self._parts]
-        context = QueryContext(pipeline, reporter, started, libnftables, source, proxies, statuses)
-        self._agent_socket = AgentSocket(config.agent_socket, query_handlers(context), self._reserve)
+
+        def questions() -> Mapping[str, QueryHandler]:
+            from nftproxy.agent.socket.queries import QueryContext, query_handlers
+
+            return query_handlers(QueryContext(pipeline, reporter, started, libnftables, source, proxies, statuses))
+
+        self._agent_socket = AgentSocket(config.agent_socket, questions, self._reserve)
         gaps = LocalGaps(pipeline, self.metrics)
         exposed = [gaps.exposition, *(each.exposition for each in self._parts)]
         note_taken = pipeline.health_checks.note_taken

@@ -7,7 +7,6 @@ names the file, object and field at fault, or that the output has no room.
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import os
 import sys
@@ -83,6 +82,8 @@ class Commands(click.Group):
         try:
             return super().resolve_command(ctx, args)
         except click.UsageError as error:
+            import difflib  # only for this: `run` is a command, too
+
             near = difflib.get_close_matches(args[0], self.list_commands(ctx), n=2)
             if not near or "Did you mean" in error.message:
                 raise

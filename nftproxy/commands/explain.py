@@ -24,10 +24,11 @@ from nftproxy.commands.output import STRUCTURED, structured
 from nftproxy.explanation.answer import Explanation
 from nftproxy.explanation.brief import brief
 from nftproxy.explanation.expected import missing_chains, with_kernel
+from nftproxy.explanation.explained_extension import added_stages
 from nftproxy.explanation.packets import Plan, plan
 from nftproxy.explanation.picture import svg
 from nftproxy.explanation.question import Question, in_namespace, parse_source, parse_to
-from nftproxy.installed import ADDED_STAGES, OWN_TABLES
+from nftproxy.installed import INSTALLED, OWN_TABLES
 from nftproxy.kernel.nfnetlink.elements import ElementLookup
 from nftproxy.kernel.nfnetlink.nft_queries import hooked_chains, tables
 from nftproxy.kernel.nfnetlink.table_copy import read_other_tables, read_table
@@ -178,7 +179,7 @@ def _show(explanation: Explanation, traced: _Traces | None, kernel: bool, output
     """
     traces, untried = traced or ((), ())
     if wants_picture:
-        click.echo(svg(explanation, PICTURE.read_text(), ADDED_STAGES), nl=False)
+        click.echo(svg(explanation, PICTURE.read_text(), added_stages(INSTALLED)), nl=False)
     elif output in STRUCTURED:
         answer = explanation if traced is None else Traced(explanation, traces, untried)
         click.echo(structured(answer, output))

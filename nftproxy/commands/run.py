@@ -54,7 +54,6 @@ from nftproxy.model.settings import Config
 from nftproxy.policy.extension import Settings
 from nftproxy.sources.config_documents import write_config
 from nftproxy.sources.config_file import HANDED_OVER, ConfigFile
-from nftproxy.sources.import_later import import_later
 from nftproxy.templates_dir import template_texts
 from nftproxy.version import __version__
 
@@ -208,8 +207,6 @@ def _run_agent(
         # One child process probes libnftables, and another compiles the templates.  Meanwhile this process imports the
         # rest, half of all imports.
         probing = pool.submit(probe)
-        # httpx imports them where they are installed, for its own command line and for SOCKS: 1.7 MB
-        import_later("pygments.lexers", "pygments.util", "socksio")
         from nftproxy.installed import ALL_TEMPLATES, INSTALLED, agent_extensions
         from nftproxy.rules.renderer import Renderer
         from nftproxy.rules.template_code import TemplateCode, compile_templates

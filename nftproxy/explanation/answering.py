@@ -16,7 +16,7 @@ from nftproxy.explanation.answer import Affinity, Case, ExplainedPlace, Explanat
 from nftproxy.explanation.cases import merged, served_case, unserved_case
 from nftproxy.explanation.clients import Client, addresses_of, assumption, clients
 from nftproxy.explanation.expected import affinity_of, base_chains, expected_at
-from nftproxy.explanation.explained_extension import Forwarded, features
+from nftproxy.explanation.explained_extension import words_of
 from nftproxy.explanation.ownership import (
     Served,
     health_check_at,
@@ -30,6 +30,7 @@ from nftproxy.explanation.ownership import (
 )
 from nftproxy.explanation.question import Question, Source, SourceKind, To, ToAddress, ToNode, ToService
 from nftproxy.explanation.shared_addresses import on_several_nodes
+from nftproxy.explanation.words import Forwarded
 from nftproxy.model.addresses import Address, Family, Protocol, is_loopback, port_text
 from nftproxy.model.codes import Code
 from nftproxy.model.objects import ObjectKey, Service, TrafficDistribution
@@ -69,7 +70,7 @@ def explaining(pipeline: Pipeline, question: Question, pods: Pods = NO_PODS) -> 
         places.append(_place(pipeline, spot, question.source, pods))
         yield
     notes = [*_unaddressed(pipeline, question.to), *_notes(pipeline, question.to, found=bool(spots))]
-    for each in features(pipeline):
+    for each in words_of(pipeline):
         notes += each.remarks_on_question(pipeline, spots)
     owners = filter(None, [place.owner for place in places])
     for key in dict.fromkeys(ObjectKey(each.namespace, each.name) for each in owners):
@@ -178,7 +179,7 @@ def _place(pipeline: Pipeline, spot: ToAddress, source: Source | None, pods: Pod
     )
     if served:
         return _served(bare, pipeline, spot, served, asking, pods)
-    forwarded = next(filter(None, (each.forwarded(pipeline, spot, pods) for each in features(pipeline))), None)
+    forwarded = next(filter(None, (each.forwarded(pipeline, spot, pods) for each in words_of(pipeline))), None)
     if forwarded and asking:
         return _forwarded(bare, forwarded)
     cases = merged(unserved_case(pipeline, spot, client) for client in asking)
@@ -195,7 +196,7 @@ def _served(
 ) -> ExplainedPlace:
     service, reach = served.service, served.reach
     field = "externalTrafficPolicy" if reach.is_external else "internalTrafficPolicy"
-    added = [each.restrictions(spot, served) for each in features(pipeline)]
+    added = [each.restrictions(spot, served) for each in words_of(pipeline)]
     is_guarded = any(front == reach.front for front, _ in served.facts.guarded) or any(
         each.is_guarded for each in added
     )
@@ -216,7 +217,7 @@ def _served(
             *filter(None, [dead_ends(pipeline.state, served.port, served.choice)]),
             *_topology(pipeline, served, spot.family, cases),
             *_hairpin(served, asking, cases),
-            *(note for each in features(pipeline) for note in each.remarks(pipeline, spot, served, asking)),
+            *(note for each in words_of(pipeline) for note in each.remarks(pipeline, spot, served, asking)),
         ),
     )
 

@@ -14,7 +14,7 @@ import msgspec
 
 from nftproxy.explanation.answer import Admission, Admits, Case, EndpointShare, Fate, List
 from nftproxy.explanation.clients import Client, is_local
-from nftproxy.explanation.explained_extension import Chosen, features
+from nftproxy.explanation.explained_extension import words_of
 from nftproxy.explanation.ownership import (
     Served,
     health_check_at,
@@ -23,6 +23,7 @@ from nftproxy.explanation.ownership import (
     serves_node_ports,
 )
 from nftproxy.explanation.question import SourceKind, ToAddress
+from nftproxy.explanation.words import Chosen
 from nftproxy.model.addresses import Address, Family, Network, Protocol, contains, family_of, is_loopback
 from nftproxy.model.objects import ObjectKey, Place, Service, TrafficPolicy
 from nftproxy.model.pods import Pods
@@ -74,7 +75,7 @@ def merged(cases: Iterable[Case]) -> tuple[Case, ...]:
 
 def _how_chosen(pipeline: Pipeline, spot: ToAddress, service: Service, endpoints: int) -> Chosen:
     """How one of this number of endpoints is drawn."""
-    found = (each.how_chosen(pipeline, spot, service, endpoints) for each in features(pipeline))
+    found = (each.how_chosen(pipeline, spot, service, endpoints) for each in words_of(pipeline))
     default = BY_CLIENT if is_hashed(spot.family, service, pipeline.settings) else BY_CHANCE
     return next(filter(None, found), default)
 
@@ -136,7 +137,7 @@ def unserved_case(pipeline: Pipeline, spot: ToAddress, client: Client) -> Case:
 
 def _closing(pipeline: Pipeline, spot: ToAddress) -> ObjectKey | None:
     """The Service by which an extension closes the ports of an external address, None if they aren't closed."""
-    return next(filter(None, (each.closes(pipeline, spot) for each in features(pipeline))), None)
+    return next(filter(None, (each.closes(pipeline, spot) for each in words_of(pipeline))), None)
 
 
 def _proxied(state: ClusterState, address: Address) -> str:
@@ -191,7 +192,7 @@ def _admission(pipeline: Pipeline, family: Family, served: Served, client: Clien
 
 def _restricting(pipeline: Pipeline, spot: ToAddress, served: Served, client: Client) -> Admission | None:
     """The verdict of extensions on a client, None if they say nothing."""
-    verdicts = (each.admission(pipeline, spot, served, client) for each in features(pipeline))
+    verdicts = (each.admission(pipeline, spot, served, client) for each in words_of(pipeline))
     return next(filter(None, verdicts), None)
 
 

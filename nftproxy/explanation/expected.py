@@ -24,7 +24,7 @@ from nftproxy.explanation.answer import (
     Remembered,
 )
 from nftproxy.explanation.clients import Client
-from nftproxy.explanation.explained_extension import features
+from nftproxy.explanation.explained_extension import words_of
 from nftproxy.explanation.ownership import Served, serves_node_ports
 from nftproxy.explanation.question import ToAddress
 from nftproxy.model.addresses import Address, Family
@@ -99,7 +99,7 @@ def _elements(pipeline: Pipeline, generation: Generation, served: Served) -> Ite
 def _range_keys(pipeline: Pipeline, facts: PortFacts) -> set[str]:
     """The keys of the source ranges that admit or deny clients of a Service port."""
     own = {f"{name} . {source}" for name, source in facts.allowed}
-    return own.union(*(each.range_keys(facts) for each in features(pipeline)))
+    return own.union(*(each.range_keys(facts) for each in words_of(pipeline)))
 
 
 def _is_of_front(element: Element, reach: ClaimedFront) -> bool:

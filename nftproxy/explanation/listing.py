@@ -11,7 +11,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from nftproxy.explanation.explained_extension import features
+from nftproxy.explanation.explained_extension import words_of
 from nftproxy.model.addresses import TABLE, Family, of_family
 from nftproxy.model.codes import Code
 from nftproxy.model.errors import Problem
@@ -50,7 +50,7 @@ def notes(pipeline: Pipeline, problems: Sequence[Problem], ignored: Sequence[Ign
     for key, excess in sorted(pipeline.state.excessive.items()):
         yield f"quarantined: {excess.code}: {key}: {excess.reason}"
     yield from _topology_notes(pipeline)
-    yield from (note for each in features(pipeline) for note in each.noted(pipeline))
+    yield from (note for each in words_of(pipeline) for note in each.noted(pipeline))
     yield from _affinity_notes(pipeline, pipeline.settings)
 
 

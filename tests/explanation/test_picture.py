@@ -14,9 +14,10 @@ import pytest
 from nftproxy.commands.explain import PICTURE
 from nftproxy.explanation.answer import Case, EndpointShare, ExplainedPlace, Explanation, Fate, Owner
 from nftproxy.explanation.answering import explain
+from nftproxy.explanation.explained_extension import added_stages
 from nftproxy.explanation.picture import COLUMN, MOST_ENDPOINTS, MOST_PLACES, Picture, picture, svg
 from nftproxy.explanation.question import Question, Source, ToService, parse_source, parse_to
-from nftproxy.installed import ADDED_STAGES
+from nftproxy.installed import INSTALLED
 from nftproxy.model.addresses import Address, Family, Protocol
 from tests.support.command import nftproxy
 from tests.support.examples import CHECKOUT, EXAMPLES, example_pipeline
@@ -24,6 +25,7 @@ from tests.support.factories import pipeline, service, slice_of
 from tests.support.selection import every
 
 TEMPLATE = PICTURE.read_text()
+ADDED_STAGES = added_stages(INSTALLED)
 SVG = "{http://www.w3.org/2000/svg}"
 WIDEST = {"set": 7.3, "chain": 7.3, "unused": 7.3, "place": 10.9, "title": 7.3}
 """The width of a character in px in DejaVu, a wide font, by the class of the text.  All other classes take 6.8."""

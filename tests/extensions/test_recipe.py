@@ -12,14 +12,16 @@ from nftproxy_conformance.strategies.extensions.inputs import Inputs
 from nftproxy import installed
 from nftproxy.agent.agent_part import AgentPart
 from nftproxy.explanation.explained_extension import ExplainedExtension
+from nftproxy.explanation.words import Words
 from nftproxy.model.annotations import Option
 from nftproxy.model.config_fields import ConfigField
 from tests.conftest import CHECKOUT
 
 
 def doors() -> Iterator[str]:
-    """The parts of the seam that a feature may leave out: fields with a default, methods, and functions that list."""
-    for kind in (ExplainedExtension, Option, ConfigField, Inputs):
+    """The parts of the seam that a feature may leave out: words, fields with a default, methods, functions."""
+    yield "words"
+    for kind in (ExplainedExtension, Words, Option, ConfigField, Inputs):
         for field in dataclasses.fields(kind):
             if (field.default, field.default_factory) != (dataclasses.MISSING, dataclasses.MISSING):
                 yield field.name
@@ -33,5 +35,5 @@ def test_the_recipe_names_each_door() -> None:
     recipe = (CHECKOUT / "CONTRIBUTING.md").read_text().partition("\n## A feature\n")[2].partition("\n## ")[0]
     named = set(re.findall(r"`(\w+)`", recipe))
     found = set(doors())
-    assert {"status", "checks", "instead_of", "remarks"} <= found
+    assert {"words", "status", "checks", "instead_of", "remarks"} <= found
     assert found - named == set()

@@ -12,6 +12,7 @@ checked as well (SO_PEERCRED), in case the file's mode changes.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import socket
@@ -39,17 +40,21 @@ QueryHandler = Callable[[Mapping[str, str]], AsyncIterator[bytes]]
 class AgentSocket:
     """The socket on which the agent answers.  Leaving the asynchronous context closes it."""
 
-    def __init__(self, path: str, questions: Mapping[str, QueryHandler], reserve: Reserve = NO_RESERVE) -> None:
+    def __init__(
+        self, path: str, questions: Callable[[], Mapping[str, QueryHandler]], reserve: Reserve = NO_RESERVE
+    ) -> None:
         """Nothing is opened yet.
 
         Args:
             path: the path of the socket, "" for no socket.
-            questions: the handlers, by the paths of requests.
+            questions: imports and returns the handlers, by the paths of requests.  The first request calls it, in a
+                thread, as they need a fifth of the agent's modules.
             reserve: lends descriptors for connections when the process has no others.
         """
         self._path = path
         self._connections = BoundedConnections(CONNECTIONS, reserve)
-        self._questions = questions
+        self._find_questions = questions
+        self._questions: Mapping[str, QueryHandler] | None = None
         self._strangers: set[int] = set()
         self._identity: tuple[int, int] | None = None
         self._server: HttpServer | None = None
@@ -91,6 +96,8 @@ class AgentSocket:
     async def _handle(self, request: HttpRequest) -> HttpResponse:
         if not self._may_ask(request.connection):
             return _text(403, "only root and the agent's own user may ask")
+        if self._questions is None:
+            self._questions = await asyncio.to_thread(self._find_questions)
         question = self._questions.get(request.path)
         if question is None:
             return _text(404, "unknown request")

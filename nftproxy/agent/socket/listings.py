@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from nftproxy.agent.socket.answers import ConflictRow, EndpointRow, ListingRow, QuarantinedRow, ServiceRow
 from nftproxy.api.selectors import Selector, selects
-from nftproxy.explanation.explained_extension import features
+from nftproxy.explanation.explained_extension import words_of
 from nftproxy.model.addresses import FAMILY_NAMES, Family, family_of, port_text
 from nftproxy.model.annotations import PLAIN
 from nftproxy.model.codes import Code
@@ -123,7 +123,7 @@ def _service_row(pipeline: Pipeline, service: Service) -> ServiceRow:
     judged = list(_judged_ports(pipeline, service))
     without, not_here = list(_without_endpoints(pipeline, service, judged)), list(_without_local(judged))
     others = [*_proxied(service), *_left_out(pipeline, service, judged)]
-    others += [note for each in features(pipeline) for note in each.listed(pipeline, service)]
+    others += [note for each in words_of(pipeline) for note in each.listed(pipeline, service)]
     unaddressed = list(without_address(pipeline.state, pipeline.settings.config, service))
     limited = [each[:MOST_NOTES] for each in (lost, without, not_here, unaddressed, others)]
     notes = (quarantines, *limited, _faults(pipeline, service))

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from typing import TYPE_CHECKING
 
 from nftproxy.explanation.explained_extension import ExplainedExtension
 from nftproxy.extensions.client_limits.annotations import DENIED_RANGES, OPTIONS
 from nftproxy.extensions.client_limits.screening import PORT, SHARED, RateFacts, ScreenFacts, ports, restriction
-from nftproxy.extensions.client_limits.words import STAGE, range_keys, restrictions, screening
 from nftproxy.model.addresses import Family
 from nftproxy.model.objects import Service
 from nftproxy.model.settings import Config
 from nftproxy.policy.facts import Part
 from nftproxy.policy.limits import fronts_at_most
 from nftproxy.policy.ranges import keys_at_most, source_lengths
+
+if TYPE_CHECKING:
+    from nftproxy.explanation.words import Words
 
 OF_FRONT = 4
 """Elements of a front whose clients are limited (port.nft.j2)."""
@@ -45,6 +48,12 @@ def _later(family: Family) -> Part:
     return Part(SHARED, facts)
 
 
+def _words() -> Words:
+    from nftproxy.extensions.client_limits.words import WORDS
+
+    return WORDS
+
+
 CLIENT_LIMITS = ExplainedExtension(
     name="client_limits",
     templates=(PORT, SHARED),
@@ -54,8 +63,5 @@ CLIENT_LIMITS = ExplainedExtension(
     restriction=restriction,
     later=_later,
     ports=ports,
-    admission=screening,
-    restrictions=restrictions,
-    stage=STAGE,
-    range_keys=range_keys,
+    words=_words,
 )

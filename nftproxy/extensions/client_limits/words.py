@@ -9,10 +9,10 @@ import msgspec
 from nftproxy.explanation.answer import Admission, Admits, Case, ExplainedPlace, Fate, PlaceRestriction
 from nftproxy.explanation.cases import by_ranges, holder_of, listed
 from nftproxy.explanation.clients import Client
-from nftproxy.explanation.explained_extension import Restrictions
 from nftproxy.explanation.ownership import Served
 from nftproxy.explanation.packet_path import AddedStage, Answers, Card, CardRow, HookStage, prefix_of
 from nftproxy.explanation.question import ToAddress
+from nftproxy.explanation.words import Restrictions, Words
 from nftproxy.extensions.client_limits.annotations import CONNECTION_RATE, CONNECTIONS, DENIED_RANGES
 from nftproxy.extensions.client_limits.screening import PortScreen, denies_some
 from nftproxy.model.addresses import Family, family_of
@@ -104,3 +104,6 @@ def range_keys(facts: PortFacts) -> Iterable[str]:
     """The keys of the source ranges that admit or deny clients of a Service port."""
     screen = screen_of(facts)
     return [f"{name} . {source}" for name, source in (*screen.allowed, *screen.denied)] if screen else []
+
+
+WORDS = Words(admission=screening, restrictions=restrictions, stage=STAGE, range_keys=range_keys)

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from nftproxy.explanation.clients import Client
 from nftproxy.explanation.ownership import Served
 from nftproxy.explanation.question import ToAddress
+from nftproxy.explanation.words import Words
 from nftproxy.extensions.external_addresses.fields import closes_external_addresses, is_asked_for
 from nftproxy.extensions.external_addresses.ping_remarks import pings_said
 from nftproxy.extensions.external_addresses.rules import ExternalAddressesPort, own_external_addresses
@@ -46,3 +47,6 @@ def listed(pipeline: Pipeline, service: Service) -> Iterator[str]:
         yield from (f"{address}: ports without a Service are closed" for address in closed)
     answering = dict.fromkeys(address for each in ports for address, _ in each.pings)
     yield from (f"{address}: answers pings" for address in answering)
+
+
+WORDS = Words(closes=closes, remarks=remarks, listed=listed)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from nftproxy.model.addresses import Protocol
 from nftproxy.model.annotations import Option, Word
 from nftproxy.model.keys import KeyEnum
 from nftproxy.model.objects import Service
@@ -29,3 +30,11 @@ BALANCING: Option[Balancing] = Option(
 def is_asked_for(service: Service) -> bool:
     """Whether a Service asks for least connections."""
     return service.options[BALANCING] is WORD
+
+
+def is_asked_of(service: Service, protocol: Protocol) -> bool:
+    """Whether least connections holds for a port of this protocol.
+
+    Only TCP has connections to count: of UDP and SCTP, connection tracking knows packets that came lately.
+    """
+    return is_asked_for(service) and protocol is Protocol.TCP

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Hashable, Sequence
+from typing import TYPE_CHECKING
 
-from nftproxy.explanation.explained_extension import Chosen, ExplainedExtension
-from nftproxy.explanation.question import ToAddress
-from nftproxy.extensions.least_connections.annotations import BALANCING, WORD, is_asked_for
+from nftproxy.explanation.explained_extension import ExplainedExtension
+from nftproxy.extensions.least_connections.annotations import BALANCING, WORD, is_asked_for, is_asked_of
 from nftproxy.extensions.least_connections.balanced_lists import BalancedLists
 from nftproxy.extensions.least_connections.balanced_rows import NO_FACTORS, balanced, is_balanced, most_balanced
 from nftproxy.extensions.least_connections.codes import LeastConnectionsCode
@@ -17,11 +17,13 @@ from nftproxy.model.addresses import Protocol
 from nftproxy.model.annotations import PLAIN, Options
 from nftproxy.model.objects import Place, Service, TrafficPolicy
 from nftproxy.model.settings import Config
-from nftproxy.pipeline import Pipeline
 from nftproxy.policy.choosing.verdicts import Candidate
-from nftproxy.policy.drawing import is_hashed, placed
+from nftproxy.policy.drawing import placed
 from nftproxy.policy.extension import Drawn, DrawnPort
 from nftproxy.policy.numbers import Draw
+
+if TYPE_CHECKING:
+    from nftproxy.explanation.words import Words
 
 
 def _defaults(config: Config) -> Options:
@@ -32,16 +34,8 @@ def _uses(service: Service) -> Collection[Hashable]:
     return (WORD,) if is_asked_for(service) else ()
 
 
-def _is_asked(service: Service, protocol: Protocol) -> bool:
-    """Whether least connections holds for a port of this protocol.
-
-    Only TCP has connections to count: of UDP and SCTP, connection tracking knows packets that came lately.
-    """
-    return is_asked_for(service) and protocol is Protocol.TCP
-
-
 def _drawn(port: DrawnPort) -> Drawn | None:
-    if port.is_hashed or not _is_asked(port.service, port.port.protocol):
+    if port.is_hashed or not is_asked_of(port.service, port.port.protocol):
         return None
     factors = factors_of(port.state)
 
@@ -55,14 +49,13 @@ def _drawn(port: DrawnPort) -> Drawn | None:
 
 
 def _most_rows(service: Service, protocol: Protocol, endpoints: int, rows: int) -> int:
-    return most_balanced(endpoints, rows) if _is_asked(service, protocol) else rows
+    return most_balanced(endpoints, rows) if is_asked_of(service, protocol) else rows
 
 
-def _how_chosen(pipeline: Pipeline, spot: ToAddress, service: Service, endpoints: int) -> Chosen | None:
-    is_asked = _is_asked(service, spot.protocol) and not is_hashed(spot.family, service, pipeline.settings)
-    if not (is_asked and is_balanced(endpoints)):
-        return None
-    return Chosen(WORD.value, f"drawn at random, rather with fewer connections ({WORD.value})")
+def _words() -> Words:
+    from nftproxy.extensions.least_connections.words import WORDS
+
+    return WORDS
 
 
 LEAST_CONNECTIONS = ExplainedExtension(
@@ -75,5 +68,5 @@ LEAST_CONNECTIONS = ExplainedExtension(
     most_rows=_most_rows,
     view=lambda settings, _: BalancedLists(settings),
     concerned={LoadFactors: concerned},
-    how_chosen=_how_chosen,
+    words=_words,
 )

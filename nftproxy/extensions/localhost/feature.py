@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from nftproxy.explanation.explained_extension import ExplainedExtension
 from nftproxy.extensions.localhost.codes import LocalhostCode
 from nftproxy.extensions.localhost.forwardings import LocalhostPorts
-from nftproxy.extensions.localhost.words import forwarded, noted
+
+if TYPE_CHECKING:
+    from nftproxy.explanation.words import Words
+
+
+def _words() -> Words:
+    from nftproxy.extensions.localhost.words import WORDS
+
+    return WORDS
+
 
 LOCALHOST = ExplainedExtension(
     name="localhost",
     codes=tuple(LocalhostCode),
     is_everywhere=lambda config: bool(config.node_port_addresses.localhost),
     view=lambda settings, _: LocalhostPorts(settings.config),
-    forwarded=forwarded,
-    noted=noted,
+    words=_words,
 )

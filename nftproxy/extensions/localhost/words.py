@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 from nftproxy.explanation.answer import Case, Fate, List
 from nftproxy.explanation.cases import shares
-from nftproxy.explanation.explained_extension import Forwarded
 from nftproxy.explanation.question import SourceKind, ToAddress
+from nftproxy.explanation.words import Forwarded, Words
 from nftproxy.extensions.localhost.codes import LocalhostCode
 from nftproxy.extensions.localhost.forwardings import LocalhostPorts
 from nftproxy.model.addresses import Protocol
@@ -55,3 +55,6 @@ def noted(pipeline: Pipeline) -> Iterator[str]:
     for service, port, protocol in ports.unserved(pipeline.state):
         what = f"{protocol.value} port {port} of {service}"
         yield f"localhost: {LocalhostCode.LOCALHOST_TCP_ONLY}: nothing serves {what}: only TCP is forwarded"
+
+
+WORDS = Words(forwarded=forwarded, noted=noted)

@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
 from nftproxy.explanation.explained_extension import ExplainedExtension
-from nftproxy.explanation.question import ToAddress
 from nftproxy.extensions.masquerade_address.codes import MasqueradeAddressCode
 from nftproxy.extensions.masquerade_address.rules import TABLE, table
-from nftproxy.extensions.masquerade_address.sources import InterfaceAddresses, node_source, words
-from nftproxy.model.addresses import FAMILY_NAMES, family_of
-from nftproxy.pipeline import Pipeline
+from nftproxy.extensions.masquerade_address.sources import InterfaceAddresses
+
+if TYPE_CHECKING:
+    from nftproxy.explanation.words import Words
 
 
-def _remarks_on_question(pipeline: Pipeline, spots: Sequence[ToAddress]) -> Iterator[str]:
-    """The source of masqueraded connections in each family of these places, as far as it is configured."""
-    for family in dict.fromkeys(family_of(spot.address) for spot in spots):
-        source = node_source(pipeline.state, pipeline.settings.config, family)
-        if source.fault:
-            yield f"{MasqueradeAddressCode.MASQUERADE_ADDRESS_ABSENT}: {words(family, source.fault)}"
-        elif source.addresses:
-            yield f"masqueraded {FAMILY_NAMES[family]} connections come from {source.addresses}"
+def _words() -> Words:
+    from nftproxy.extensions.masquerade_address.words import WORDS
+
+    return WORDS
 
 
 MASQUERADE_ADDRESS = ExplainedExtension(
@@ -29,5 +25,5 @@ MASQUERADE_ADDRESS = ExplainedExtension(
     templates=(TABLE,),
     table=table,
     of_table=(InterfaceAddresses,),
-    remarks_on_question=_remarks_on_question,
+    words=_words,
 )

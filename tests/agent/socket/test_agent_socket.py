@@ -77,7 +77,7 @@ def test_answers_come_in_pieces(tmp_path: Path) -> None:
 
     async def scenario() -> None:
         path = tmp_path / "agent.sock"
-        async with AgentSocket(str(path), QUESTIONS):
+        async with AgentSocket(str(path), lambda: QUESTIONS):
             assert await ask(path, "/fine", a="b c") == [b"1\n", b"{'a': 'b c'}\n"]
             with pytest.raises(BadInput):
                 await ask(path, "/bad")
@@ -95,7 +95,7 @@ def test_an_answer_of_another_version(tmp_path: Path) -> None:
 
     async def scenario() -> None:
         path = tmp_path / "agent.sock"
-        async with AgentSocket(str(path), QUESTIONS):
+        async with AgentSocket(str(path), lambda: QUESTIONS):
             agent = AgentClient(str(path), 10)
             for asking in (lambda: agent.get(Versions, "/v1/services"), lambda: agent.listing("services")):
                 with pytest.raises(NoAnswer, match=r"can't be read: .*\n.*have the same version"):
@@ -109,7 +109,7 @@ def test_an_answer_that_breaks_off(tmp_path: Path, caplog: pytest.LogCaptureFixt
 
     async def scenario() -> None:
         path = tmp_path / "agent.sock"
-        async with AgentSocket(str(path), QUESTIONS):
+        async with AgentSocket(str(path), lambda: QUESTIONS):
             agent = AgentClient(str(path), 10)
             with pytest.raises(NoAnswer, match="has ended the connection"):
                 await asyncio.to_thread(lambda: agent.listing("quarantined"))
@@ -125,7 +125,7 @@ def test_only_queries_are_accepted(tmp_path: Path) -> None:
 
     async def scenario() -> bytes:
         path = tmp_path / "agent.sock"
-        async with AgentSocket(str(path), QUESTIONS):
+        async with AgentSocket(str(path), lambda: QUESTIONS):
             reader, writer = await asyncio.open_unix_connection(str(path))
             writer.write(b"POST /fine HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\n\r\n")
             answer = await reader.readline()
@@ -140,7 +140,7 @@ def test_what_is_no_http(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> No
 
     async def scenario() -> bytes:
         path = tmp_path / "agent.sock"
-        async with AgentSocket(str(path), QUESTIONS):
+        async with AgentSocket(str(path), lambda: QUESTIONS):
             reader, writer = await asyncio.open_unix_connection(str(path))
             writer.write(b"GET " + b"/" * 20_000 + b" HTTP/1.1\r\n\r\n")
             answer = await reader.readline()
@@ -157,7 +157,7 @@ def test_the_agent_does_without_a_socket(tmp_path: Path, caplog: pytest.LogCaptu
 
     async def scenario() -> None:
         for path in (str(tmp_path / "file" / "agent.sock"), ""):
-            async with AgentSocket(path, QUESTIONS) as made:
+            async with AgentSocket(path, lambda: QUESTIONS) as made:
                 await made.open()
 
     with caplog.at_level(logging.INFO):
@@ -172,13 +172,13 @@ def test_another_agents_socket_is_left_alone(tmp_path: Path, caplog: pytest.LogC
     path = tmp_path / "agent.sock"
 
     async def scenario() -> None:
-        async with AgentSocket(str(path), QUESTIONS) as first:
-            async with AgentSocket(str(path), {}) as second:
+        async with AgentSocket(str(path), lambda: QUESTIONS) as first:
+            async with AgentSocket(str(path), dict) as second:
                 assert caplog.text == ""
                 await second.open()
             assert "listens there" in caplog.text
             assert (await ask(path, "/fine"))[0] == b"1\n"
-            async with AgentSocket(str(path), {"/new": fine}) as third:
+            async with AgentSocket(str(path), lambda: {"/new": fine}) as third:
                 await first.__aexit__()
                 await third.open()
                 assert (await ask(path, "/new"))[0] == b"1\n"
@@ -192,7 +192,7 @@ def test_a_slow_reader_is_cut_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
     async def scenario() -> None:
         path = tmp_path / "agent.sock"
-        async with AgentSocket(str(path), QUESTIONS):
+        async with AgentSocket(str(path), lambda: QUESTIONS):
             with contextlib.closing(socket.socket(socket.AF_UNIX)) as slow:
                 slow.connect(str(path))
                 slow.send(b"GET /endless HTTP/1.1\r\nHost: a\r\n\r\n")

@@ -22,8 +22,8 @@ from nftproxy.extensions.fast_path.agent.flowtable import fast_path_interfaces, 
 from nftproxy.extensions.fast_path.agent.part import FastPathPart
 from nftproxy.extensions.fast_path.checks import passed_by
 from nftproxy.extensions.fast_path.codes import FastPathCode
-from nftproxy.extensions.fast_path.feature import FAST_PATH
 from nftproxy.extensions.fast_path.fields import FastPath, FastPathScope
+from nftproxy.extensions.fast_path.words import WORDS
 from nftproxy.kernel.child_process import in_scratch_namespace
 from nftproxy.kernel.nfnetlink.nft_queries import flowtables
 from nftproxy.kernel.threads import AsyncKernel
@@ -163,12 +163,12 @@ def test_a_fast_path_that_is_not_there_is_not_promised() -> None:
     """While the kernel has no fast path, an explanation says that packets pass all chains, and a listing is silent."""
     made = pipeline(service(), slice_of(), fast_path_interfaces=("veth*",))
     spots = [ToAddress(Address("10.96.0.10"), Protocol.TCP, 80)]
-    assert "past all chains" in "".join(FAST_PATH.remarks_on_question(made, spots))
-    assert list(FAST_PATH.listed(made, service())) == ["established connections at veth* take the fast path"]
+    assert "past all chains" in "".join(WORDS.remarks_on_question(made, spots))
+    assert list(WORDS.listed(made, service())) == ["established connections at veth* take the fast path"]
     made.unavailable.add("fast_path")
-    (remark,) = FAST_PATH.remarks_on_question(made, spots)
+    (remark,) = WORDS.remarks_on_question(made, spots)
     assert remark == "NFT421: there is no fast path at present, so all packets of a connection pass all chains"
-    assert list(FAST_PATH.listed(made, service())) == []
+    assert list(WORDS.listed(made, service())) == []
 
 
 def test_the_fast_path_passes_other_chains_by() -> None:
