@@ -1,4 +1,4 @@
-"""The project's address, which pyproject.toml alone has."""
+"""The checkout, and the project's address, which pyproject.toml alone has."""
 
 from __future__ import annotations
 

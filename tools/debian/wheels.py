@@ -19,14 +19,10 @@ GLIBC = (17, 28)
 
 def requirements() -> Iterator[str]:
     """Yield what the tests need from the Python package index."""
-    for folder, extras in ((CHECKOUT, ["test"]), (CHECKOUT / "conformance", [])):
+    for folder in (CHECKOUT, CHECKOUT / "conformance"):
         project = tomllib.loads((folder / "pyproject.toml").read_text())["project"]
-        for each in [
-            *project["dependencies"],
-            *(name for extra in extras for name in project["optional-dependencies"][extra]),
-        ]:
-            if not each.startswith("nftproxy"):
-                yield each
+        needed = project["dependencies"] + project.get("optional-dependencies", {}).get("test", [])
+        yield from (each for each in needed if not each.startswith("nftproxy"))
 
 
 def main(tree: Path, machine: str) -> None:

@@ -34,14 +34,15 @@ def exported(commit: str = "HEAD") -> Iterator[ArtifactSource]:
         subprocess.CalledProcessError: there is no git, or no such commit.
     """
     with TemporaryDirectory(prefix="nftproxy-source-") as name:
-        subprocess.run(["tar", "-x", "-C", name], check=True, input=_git("archive", "--format=tar", commit))
-        yield ArtifactSource(Path(name), int(_git("log", "-1", "--format=%ct", commit)))
+        subprocess.run(["tar", "-x", "-C", name], check=True, input=git("archive", "--format=tar", commit))
+        yield ArtifactSource(Path(name), int(git("log", "-1", "--format=%ct", commit)))
 
 
 def uncommitted() -> str:
     """Return the files that differ from HEAD, as git lists them."""
-    return _git("status", "--porcelain").decode()
+    return git("status", "--porcelain").decode()
 
 
-def _git(*arguments: str) -> bytes:
+def git(*arguments: str) -> bytes:
+    """Return the output of a command of git in the checkout."""
     return subprocess.run(["git", "-C", CHECKOUT, *arguments], check=True, stdout=subprocess.PIPE).stdout

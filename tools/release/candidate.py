@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import datetime
 import re
-import subprocess
 
 from nftproxy import __version__
 from tests.support.own_versions import keep
 from tests.test_stability import FILE as STABLE
 from tests.test_stability import NEXT, stable, updated
 from tools.project import URL
-from tools.release.artifact_source import CHECKOUT
+from tools.release.artifact_source import CHECKOUT, git
 
 CHANGELOG = CHECKOUT / "CHANGELOG.md"
 WITH_IMAGE = (
@@ -31,7 +30,7 @@ def prepare(version: str) -> None:
     """
     if not re.fullmatch(r"\d+\.\d+\.\d+", version):
         raise ValueError(f"{version!r} is not a version such as 0.2.0")
-    if _git("tag", "--list", f"v{version}"):
+    if git("tag", "--list", f"v{version}"):
         raise ValueError(f"{version} has a tag")
     today = datetime.datetime.now(datetime.UTC).date()
     CHANGELOG.write_text(with_section(CHANGELOG.read_text(), version, today.isoformat()))
@@ -44,18 +43,13 @@ def prepare(version: str) -> None:
         text = text.replace(f"image.version={__version__}", f"image.version={version}")
         path.write_text(with_address(text))
     keep(version)
-    _git("add", "--all")
-    _git("commit", "--quiet", "--message", f"Release {version}")
+    git("add", "--all")
+    git("commit", "--quiet", "--message", f"Release {version}")
 
 
 def with_address(text: str) -> str:
     """Return the text of a file with the project's address in the image's label."""
     return re.sub(r"(image\.source)=\S+", rf"\1={URL}", text)
-
-
-def released(changelog: str) -> list[str]:
-    """Return the versions that the changelog has, newest first."""
-    return re.findall(r"^## \[(\d+\.\d+\.\d+)\] - \d{4}-\d\d-\d\d$", changelog, re.MULTILINE)
 
 
 def with_section(changelog: str, version: str, date: str) -> str:
@@ -88,8 +82,3 @@ def notes(changelog: str, version: str) -> str:
 def with_version(names: str, version: str) -> str:
     """Return docs/stable.txt with a version for the lines that have none."""
     return re.sub(f"^{NEXT} ", f"{version} ", names, flags=re.MULTILINE)
-
-
-def _git(*arguments: str) -> str:
-    command = ["git", "-C", str(CHECKOUT), *arguments]
-    return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout

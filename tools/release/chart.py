@@ -21,14 +21,8 @@ from nftproxy.sources.documents import to_yaml
 from nftproxy.templates_dir import deploy_templates_dir
 from tools.project import URL
 
-HOST, PORT, IMAGE, LABEL, POD_LABEL, SPACE = (
-    "host.invalid",
-    65534,
-    "image.invalid",
-    "label.invalid",
-    "pod.invalid",
-    "space",
-)
+HOST, PORT, IMAGE, SPACE = "host.invalid", 65534, "image.invalid", "space"
+LABEL, POD_LABEL = "label.invalid", "pod.invalid"
 OLDEST = "1.28"
 """The oldest Kubernetes that is supported (docs/install.md)."""
 CIDR = r"(([0-9]{1,3}\.){3}[0-9]{1,3}/[0-9]{1,2}|[0-9A-Fa-f:.]*:[0-9A-Fa-f:.]*/[0-9]{1,3})"
@@ -146,18 +140,12 @@ ALERTS_TEMPLATE = """\
 {{- end }}
 """
 
-NOTES = (
-    """\
+NOTES = """\
 Each node gets an agent, and kube-proxy must not run there:
 
     kubectl --namespace {{ .Release.Namespace }} rollout status daemonset nftproxy
     kubectl --namespace {{ .Release.Namespace }} exec daemonset/nftproxy -- nftproxy status
-
-The way from kube-proxy, and back: """
-    + URL
-    + """/ (docs/migrate.md).
 """
-)
 
 
 def chart(version: str) -> dict[str, str]:
@@ -180,7 +168,7 @@ def chart(version: str) -> dict[str, str]:
         "values.schema.json": msgspec.json.format(msgspec.json.encode(_schema()), indent=2).decode() + "\n",
         "templates/agent.yaml": _template(),
         "templates/alerts.yaml": ALERTS_TEMPLATE,
-        "templates/NOTES.txt": NOTES,
+        "templates/NOTES.txt": f"{NOTES}\nThe way from kube-proxy, and back: {URL}/ (docs/migrate.md).\n",
         "alerts.yaml": (deploy_templates_dir() / ALERTS).read_text(),
     }
 
@@ -214,36 +202,20 @@ def _schema() -> Json:
     """The schema of the values, which Helm checks before it renders."""
     text, flag, mapping = {"type": "string", "minLength": 1}, {"type": "boolean"}, {"type": "object"}
     fixed = [name for name in _fixed_fields("sets_sysctls") if name != "conntrack"]
-    config = {
-        "type": "object",
-        "properties": {
-            "clusterCIDR": {
-                "anyOf": [
-                    {"type": "string", "pattern": f"^({CIDR}(,{CIDR})?)?$"},
-                    {"type": "array", "items": {"type": "string", "pattern": f"^{CIDR}$"}, "maxItems": 2},
-                ]
-            },
-            "nftproxy": {
-                "type": "object",
-                "properties": {"startupTaint": {"type": "string"}},
-                "required": ["startupTaint"],
-            },
-        },
-        "required": list(OF_VALUES),
-        "propertyNames": {"not": {"enum": fixed}},
+    cluster_cidr = {
+        "anyOf": [
+            {"type": "string", "pattern": f"^({CIDR}(,{CIDR})?)?$"},
+            {"type": "array", "items": {"type": "string", "pattern": f"^{CIDR}$"}, "maxItems": 2},
+        ]
     }
+    config = _with_all({"clusterCIDR": cluster_cidr, "nftproxy": _with_all({"startupTaint": {"type": "string"}})})
     port = {"type": "integer", "minimum": 1, "maximum": 65535}
-    api_server = {
-        "type": "object",
-        "properties": {"host": {"type": "string"}, "port": port},
-        "required": ["host", "port"],
-    }
+    only = {"additionalProperties": False}
     labels = mapping | {"additionalProperties": {"type": "string"}}
-    secret = mapping | {"properties": {"name": text}, "required": ["name"], "additionalProperties": False}
     values = {
         "image": text,
-        "apiServer": api_server | {"additionalProperties": False},
-        "imagePullSecrets": {"type": "array", "items": secret},
+        "apiServer": _with_all({"host": {"type": "string"}, "port": port}) | only,
+        "imagePullSecrets": {"type": "array", "items": _with_all({"name": text}) | only},
         "nodeSelector": labels,
         "affinity": mapping,
         "tolerations": {"type": "array", "items": mapping},
@@ -254,18 +226,22 @@ def _schema() -> Json:
         "podMonitor": flag,
         "alerts": flag,
         "sysctls": flag,
-        "config": config,
+        "config": config | {"propertyNames": {"not": {"enum": fixed}}},
     }
     return {
         "$schema": "http://json-schema.org/draft-07/schema#",
-        "type": "object",
-        "properties": values | {"global": {"type": "object"}},
-        "required": list(values),
-        "additionalProperties": False,
+        **_with_all(values),
+        "properties": values | {"global": mapping},
+        **only,
         # Without sysctls the template writes the section itself.
         "if": {"properties": {"sysctls": {"const": False}}},
         "then": {"properties": {"config": {"properties": {"conntrack": False}}}},
     }
+
+
+def _with_all(properties: Json) -> Json:
+    """The schema of an object that has all of these properties."""
+    return {"type": "object", "properties": properties, "required": list(properties)}
 
 
 def _fixed_fields(without: str = "") -> Json:

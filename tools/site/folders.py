@@ -20,7 +20,7 @@ if TYPE_CHECKING:  # only the environment that builds the site has it
     from mkdocs.structure.files import Files
     from mkdocs.structure.pages import Page
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = project.CHECKOUT
 LANGUAGES = {".nft": "text", ".txt": "text", ".yaml": "yaml", ".rules": "text"}
 """The files that a folder's page shows, by suffix, and how they are highlighted.  It only names others."""
 EXAMPLES = "examples/"

@@ -115,9 +115,8 @@ def fields(checkout: Path, name: str) -> int:
 
 def importers(checkout: Path) -> int:
     """The number of modules outside of extensions/ that import an extension, without the lists of extensions."""
-    modules = (checkout / "nftproxy").rglob("*.py")
     lists = ("installed.py", "installed_fields.py")
-    proxys = [path for path in modules if "/extensions/" not in path.as_posix() and path.name not in lists]
+    proxys = [path for path in sources(checkout) if "/extensions/" not in path.as_posix() and path.name not in lists]
     return sum(bool(re.search(r"^\s*from nftproxy\.extensions", path.read_text(), re.MULTILINE)) for path in proxys)
 
 

@@ -20,7 +20,7 @@ from tools.image.wheels import PYTHON
 from tools.project import URL
 from tools.release.__main__ import differing, snapshot_of
 from tools.release.artifacts import archived, components
-from tools.release.candidate import CHANGELOG, notes, released, with_address, with_section, with_version
+from tools.release.candidate import CHANGELOG, notes, with_address, with_section, with_version
 from tools.release.deb_package import FILES
 
 CHANGES = "# Changelog\n\n## [Unreleased]\n\n### Added\n\n- A thing.\n\n## [0.1.0] - 2026-01-01\n\nThe first.\n"
@@ -59,6 +59,11 @@ def test_a_bill_has_each_package_with_its_hashes() -> None:
     pins = re.findall(r"^(\S+)==(\S+)", text, re.MULTILINE)
     assert [purl for purl, _ in found] == [f"pkg:pypi/{name}@{version}" for name, version in pins]
     assert sum(count for _, count in found) == text.count("--hash=sha256:")
+
+
+def released(changelog: str) -> list[str]:
+    """Return the versions that a changelog has, newest first."""
+    return re.findall(r"^## \[(\d+\.\d+\.\d+)\] - \d{4}-\d\d-\d\d$", changelog, re.MULTILINE)
 
 
 def test_a_release_takes_the_unreleased_changes() -> None:
