@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import hashlib
 import os
 import random
@@ -10,9 +9,11 @@ import sys
 import tempfile
 import tomllib
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import NamedTuple
+
+import click
 
 from tools.mutation import python, template, trials
 from tools.mutation.campaign import outcomes
@@ -102,36 +103,35 @@ def _toml(text: str) -> str:
     return '"{}"'.format(text.replace("\\", "\\\\").replace('"', '\\"'))
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Try mutants.  Return 0 if all survivors are explained and all explanations are of survivors."""
-    parser = argparse.ArgumentParser(prog="python -m tools.mutation", description="Damage the code, run the tests.")
-    parser.add_argument("--only", default="", metavar="FILE", help="only files whose path contains this")
-    parser.add_argument("--sample", type=int, metavar="N", help="only N mutants, drawn at random")
-    parser.add_argument("--seed", type=int, default=random.randrange(2**32), help="draws the same sample again")
-    parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="how many at a time")
-    options = parser.parse_args(arguments)
+@click.command()
+@click.option("--only", default="", metavar="FILE", help="Only files whose path contains this.")
+@click.option("--sample", type=int, metavar="N", help="Only N mutants, drawn at random.")
+@click.option("--seed", default=random.randrange(2**32), help="Draws the same sample again.")
+@click.option("--jobs", default=os.cpu_count(), help="How many at a time.")
+def main(only: str, sample: int | None, seed: int, jobs: int) -> None:
+    """Damage the code, and run the tests.  Ends with 1 if survivors lack explanations, or explanations survivors."""
     explained = explanations()
     known = all_mutants()
-    mutants = [each for each in known if options.only in each.identity.file]
-    if options.sample:
-        mutants = drawn(mutants, options.sample, options.seed)
-        print(f"{len(mutants)} of {len(known)} mutants: --sample {options.sample} --seed {options.seed}", flush=True)
+    mutants = [each for each in known if only in each.identity.file]
+    if sample:
+        mutants = drawn(mutants, sample, seed)
+        print(f"{len(mutants)} of {len(known)} mutants: --sample {sample} --seed {seed}", flush=True)
     needed = {stage for mutant in mutants for stage in stages_for(mutant.identity.file)}
     stages = [stage for stage in STAGES if stage in needed]
     trials.preload()
     results, flaky = dict[Identity, Result](), Counter[str]()
     with tempfile.TemporaryDirectory(prefix="nftproxy-mutation-") as directory:
-        for outcome in outcomes(mutants, stages, Path(directory), options.jobs, explained):
+        for outcome in outcomes(mutants, stages, Path(directory), jobs, explained):
             results[outcome.identity] = outcome.result
             flaky.update(outcome.flaky)
     report = Report(results, explained, {mutant.identity for mutant in known})
     show(report)
     for test, times in sorted(flaky.items()):
         print(f"flaky, failed and then passed on the same code, {times} times: {test}")
-    return 1 if report.unexplained or report.stale else 0
+    sys.exit(bool(report.unexplained or report.stale))
 
 
 if __name__ == "__main__":
     if os.environ.get("PYTHONHASHSEED") != "0":  # the order of sets decides whether some mutants live
         os.execve(sys.executable, sys.orig_argv, {**os.environ, "PYTHONHASHSEED": "0"})
-    sys.exit(main())
+    main()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import operator
 import os
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from itertools import compress
@@ -105,10 +105,9 @@ class Worker:
         """Order tests that share fixtures by file, with the most kills per second of run time first."""
         if not stage.shares_fixtures:
             return tests
-        cost: dict[str, float] = {}
+        cost = defaultdict[str, float](float)
         for test in tests:
-            file = trials.file_of(test)
-            cost[file] = cost.get(file, 0) + measured.seconds[test]
+            cost[trials.file_of(test)] += measured.seconds[test]
         return sorted(tests, key=lambda test: -self._kills[trials.file_of(test)] / cost[trials.file_of(test)])
 
 

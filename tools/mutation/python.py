@@ -201,18 +201,15 @@ class _Finder:
                 yield from self._expression(node.value)
             case ast.Assign():
                 for target in node.targets:
-                    yield from self._target(target)
+                    if isinstance(target, ast.Subscript):
+                        yield from self._expression(target.slice)
                 yield from self._expression(node.value)
-            case ast.AnnAssign() if node.value is not None:
-                yield from self._expression(node.value)
-            case ast.Expr():
-                yield from self._expression(node.value)
-            case ast.Raise(exc=ast.expr() as raised):
-                yield from self._expression(raised)
-
-    def _target(self, node: ast.expr) -> Iterator[Fault]:
-        if isinstance(node, ast.Subscript):
-            yield from self._expression(node.slice)
+            case (
+                ast.AnnAssign(value=ast.expr() as value)
+                | ast.Expr(value=ast.expr() as value)
+                | ast.Raise(exc=ast.expr() as value)
+            ):
+                yield from self._expression(value)
 
     def _returned(self, value: ast.expr) -> Iterator[Fault]:
         if self._returns == "bool" and not isinstance(value, ast.Constant):

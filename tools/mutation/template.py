@@ -85,9 +85,9 @@ WORDS: Sequence[tuple[str, str]] = (
 _HEAD = re.compile(r"(?P<kind>set|map|chain) (?P<name>\S.*?) \{$")
 _LOOP = re.compile(r"(?P<head>\{% for .* in )(?P<what>.*?)(?P<tail> %\})")
 _CONDITION = re.compile(r"(?P<head>\{% (?:el)?if )(?P<what>.*?)(?P<tail> %\})")
-_REFERENCE = re.compile(r"(?<=@)[a-z][\w-]*(?![\w-]|\{)")
-_CONTAINER = re.compile(r"(?<=add element \{\{ table \}\} )(?P<prefix>\{\{ \S+ \}\})?(?P<name>[a-z][\w-]*)(?= \{)")
-_TARGET = re.compile(r"(?<=jump |goto )[a-z][\w-]*(?![\w-]|\{)")
+_SET = re.compile(r"(?<=@)(?P<name>[a-z][\w-]*)(?![\w-]|\{)")
+_CONTAINER = re.compile(r"(?<=add element \{\{ table \}\} )(?:\{\{ \S+ \}\})?(?P<name>[a-z][\w-]*)(?= \{)")
+_TARGET = re.compile(r"(?<=jump |goto )(?P<name>[a-z][\w-]*)(?![\w-]|\{)")
 _PRIORITY = re.compile(r"(?<=priority )-?\d+$")
 
 
@@ -112,9 +112,9 @@ class Names:
         self._types, self._chains = types, chains
         self.priorities = sorted(priorities)
 
-    def like_set(self, name: str, prefix: str = "") -> list[str]:
+    def like_set(self, name: str) -> list[str]:
         """Return the other sets, or maps, of the same type."""
-        own = self._types.get(prefix + name) or self._types.get(name)
+        own = self._types.get(name)
         return [other for other, its in self._types.items() if own and its == own and other != name]
 
     def like_chain(self, name: str) -> list[str]:
@@ -183,15 +183,10 @@ def _line(line: str) -> Iterator[Fault]:
 
 
 def _names(line: str, names: Names) -> Iterator[Fault]:
-    for found in _REFERENCE.finditer(line):
-        for other in names.like_set(found.group()):
-            yield Fault(*found.span(), other, f"{found.group()} -> {other}", "", (0, 0))
-    for found in _CONTAINER.finditer(line):
-        for other in names.like_set(found["name"]):
-            yield Fault(*found.span("name"), other, f"{found['name']} -> {other}", "", (0, 0))
-    for found in _TARGET.finditer(line):
-        for other in names.like_chain(found.group()):
-            yield Fault(*found.span(), other, f"{found.group()} -> {other}", "", (0, 0))
+    for pattern, others in ((_SET, names.like_set), (_CONTAINER, names.like_set), (_TARGET, names.like_chain)):
+        for found in pattern.finditer(line):
+            for other in others(found["name"]):
+                yield Fault(*found.span("name"), other, f"{found['name']} -> {other}", "", (0, 0))
     for found in _PRIORITY.finditer(line):
         own = int(found.group())
         for number in (each for each in names.priorities if each != own):
