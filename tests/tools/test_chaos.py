@@ -22,11 +22,11 @@ from nftproxy.model.addresses import parse_network
 from nftproxy.model.events import Put
 from nftproxy.model.objects import EndpointSlice, Service
 from nftproxy.model.settings import Config
-from tests.support.factories import pipeline
+from tests.support.factories import INSTALLED_KINDS, pipeline
 from tests.system.faults.bench import Bench, endpoints, service, vip
 from tools.chaos import session, watcher
 from tools.chaos.agent import PATIENCE
-from tools.chaos.cluster import ANCHORS, CHANGING, KINDS, Cluster, Histories, node_port
+from tools.chaos.cluster import ANCHORS, CHANGING, Cluster, Histories, node_port
 from tools.chaos.faults import FAULTS, ChaosFault, Scene, tenants_objects
 from tools.chaos.session import Session, drawn
 
@@ -124,7 +124,7 @@ def test_the_hostile_tenants_changes_are_large() -> None:
     made = pipeline(node=None)
     sizes = []
     for number in range(4):
-        given = (parse_object(each, "", [], kind=KINDS[each["kind"]]) for each in tenants_objects(number))
+        given = (parse_object(each, "", [], kind=INSTALLED_KINDS[each["kind"]]) for each in tenants_objects(number))
         change = made.ingest([Put(each) for each in given if isinstance(each, Service | EndpointSlice)])
         sizes.append(change.size().elements)
         assert not made.quarantined
@@ -166,11 +166,10 @@ def test_a_run_finds_connections_that_go_wrong(tmp_path: Path, monkeypatch: pyte
     with Session("test", tmp_path, lambda _: None) as chaos:
 
         def sabotage(scene: Scene, _rng: Random) -> None:
-            scene.agent.suspend()
-            scene.agent.lab.load("flush map ip nftproxy services")
-            enough = chaos.traffic.judged + 200
-            scene.agent.wait_until(lambda: chaos.traffic.judged >= enough, 60)
-            scene.agent.resume()
+            with scene.agent.suspended():
+                scene.agent.lab.load("flush map ip nftproxy services")
+                enough = chaos.traffic.judged + 200
+                scene.agent.wait_until(lambda: chaos.traffic.judged >= enough, 60)
 
         monkeypatch.setattr(session, "FAULTS", {"sabotage": ChaosFault("kernel", sabotage)})
         chaos.run(1.0, ["sabotage"])
@@ -186,12 +185,11 @@ def test_a_run_finds_a_verdict_that_is_well_while_connections_go_wrong(
     """A verdict that stays well beside damage is a violation, and an agent without a verdict is none."""
 
     def sabotage(scene: Scene, _rng: Random) -> None:
-        scene.agent.suspend()
-        scene.harm()
-        scene.agent.lab.load("flush map ip nftproxy services")
-        enough = chaos.watcher.asked + 20
-        scene.agent.wait_until(lambda: chaos.watcher.blind or chaos.watcher.asked >= enough, PATIENCE)
-        scene.agent.resume()
+        with scene.agent.suspended():
+            scene.harm()
+            scene.agent.lab.load("flush map ip nftproxy services")
+            enough = chaos.watcher.asked + 20
+            scene.agent.wait_until(lambda: chaos.watcher.blind or chaos.watcher.asked >= enough, PATIENCE)
 
     monkeypatch.setattr(session, "FAULTS", {"sabotage": ChaosFault("kernel", sabotage)})
     monkeypatch.setattr(watcher, "BLIND", 1.0)
@@ -250,11 +248,10 @@ def test_what_a_run_waits_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
             seen.append((Bench.is_right(agent), agent.is_right()))
             agent.start()
             agent.wait_until_right(PATIENCE)
-            agent.suspend()
-            scene.harm()
-            agent.lab.load("flush chain ip nftproxy services")
-            seen.append((Bench.is_right(agent), agent.is_right()))
-            agent.resume()
+            with agent.suspended():
+                scene.harm()
+                agent.lab.load("flush chain ip nftproxy services")
+                seen.append((Bench.is_right(agent), agent.is_right()))
         agent.renew_configuration()
         raise AssertionError("in vain")
 

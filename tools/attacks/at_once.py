@@ -14,14 +14,12 @@ from contextlib import ExitStack
 from functools import partial
 from typing import NamedTuple
 
-from nftproxy_conformance.apiserver import ApiServer
-
 from nftproxy.installed_fields import FIELDS
 from nftproxy.kernel.nfnetlink.elements import ElementLookup
 from nftproxy.sources.config_documents import load_config
 from tests.support import objects
 from tests.support.background import repeating
-from tests.system.faults.bench import Bench
+from tests.system.faults.bench import Bench, delete
 from tools.attacks.attacks import ATTACKS, PATIENCE, Attack, restart, single_bytes
 from tools.attacks.noise import ITS_IP, QUIET, Case, Wait, changes, quiet, waits
 from tools.chaos.cluster import Cluster
@@ -79,14 +77,7 @@ def all_at_once(bench: Bench, noise: Sequence[Case], scale: float, seconds: floa
 
 def _again(bench: Bench, attack: Attack, scale: float, made: Counter[str]) -> None:
     """Remove what an attack has left, and make it again."""
-    _remove(bench.server, attack.namespace)
+    left = [each | {"kind": kind} for kind in ("Service", "EndpointSlice") for each in bench.server.objects(kind)]
+    delete(bench.server, [each for each in left if each["metadata"]["namespace"] == attack.namespace])
     attack.make(bench, scale)
     made[attack.make.__name__] += 1
-
-
-def _remove(server: ApiServer, namespace: str) -> None:
-    """Delete all objects of a namespace."""
-    for kind in ("Service", "EndpointSlice"):
-        for each in server.objects(kind):
-            if each["metadata"]["namespace"] == namespace:
-                server.delete(kind, namespace, each["metadata"]["name"])

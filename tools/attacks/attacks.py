@@ -10,6 +10,7 @@ import socket
 import time
 from collections.abc import Callable
 from typing import NamedTuple
+from unittest import mock
 
 from nftproxy.model.annotations import PREFIX
 from tests.support import objects
@@ -111,16 +112,11 @@ def foreign_ports(bench: Bench, scale: float) -> None:
 
 def single_bytes(bench: Bench, scale: float) -> None:
     """A start of which all answers come byte by byte."""
-    settings = bench.server.settings
-    threshold, piece = settings.gzip_threshold, settings.piece
     note = {"annotations": {"note": "b" * int(LARGE * scale)}}
     bench.server.put(objects.service("one", namespace="bytes", metadata=note))
-    settings.gzip_threshold, settings.piece = None, 1
-    try:
+    with mock.patch.multiple(bench.server.settings, gzip_threshold=None, piece=1):
         restart(bench)
         bench.wait_until_right(PATIENCE)
-    finally:
-        settings.gzip_threshold, settings.piece = threshold, piece
 
 
 ATTACKS = (

@@ -21,7 +21,7 @@ from tests.support import objects as api
 from tests.support.background import repeating
 from tests.support.processes import AgentProcess
 from tests.support.waiting import wait_until
-from tests.system.faults.bench import Bench
+from tests.system.faults.bench import Bench, delete
 from tools.bench.cluster import NODE, Object
 
 MOVES = 0.2
@@ -191,18 +191,13 @@ def waits(server: ApiServer, kernel: ElementLookup, agent: AgentProcess, is_over
 
 def beside(bench: Bench, case: Case, seconds: float) -> list[Wait]:
     """Return the waits beside a case that goes on for so long.  Its objects are removed at the end."""
-    server, made = bench.server, {_key(each): each for each in (*case.start(), *case.change(0))}
+    server = bench.server
     server.put(api.service("web", namespace=QUIET, vips=[ITS_IP]), quiet(0)[1], *case.start())
     over = time.monotonic() + seconds
     with bench.lab.node.call(ElementLookup) as kernel, repeating(changes(server, case), case.pause):
         found = list(waits(server, kernel, bench, lambda: time.monotonic() > over))
-    for kind, namespace, name in made:
-        server.delete(kind, namespace, name)
+    delete(server, [*case.start(), *case.change(0)])
     return found
-
-
-def _key(each: Object) -> tuple[str, str, str]:
-    return each["kind"], each["metadata"]["namespace"], each["metadata"]["name"]
 
 
 def _wait_for(kernel: ElementLookup, address: str) -> None:

@@ -10,6 +10,7 @@ import resource
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -98,36 +99,34 @@ class ChaosAgent(Bench):
         """Compute the wanted rules anew: the server's versions have gone back, and mean other objects now."""
         self._wanted = (-1, {})
 
-    def suspend(self) -> None:
-        """Stop the process until `resume`."""
+    @contextlib.contextmanager
+    def suspended(self) -> Iterator[None]:
+        """Stop the process for the block of a `with` statement."""
         os.kill(self.process_id, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            os.kill(self.process_id, signal.SIGCONT)
 
-    def resume(self) -> None:
-        """Let the process go on."""
-        os.kill(self.process_id, signal.SIGCONT)
-
-    def fill_disk(self) -> None:
-        """Leave no room on the agent's disk."""
-        with contextlib.suppress(OSError), self._filling.open("wb", buffering=0) as file:
+    @contextlib.contextmanager
+    def full_disk(self) -> Iterator[None]:
+        """Leave no room on the agent's disk, which only its own namespace has, for the block of a `with` statement."""
+        filling = Path(f"/proc/{self.process_id}/root{self._disk}/filling")
+        with contextlib.suppress(OSError), filling.open("wb", buffering=0) as file:
             while True:
                 file.write(bytes(4096))
+        try:
+            yield
+        finally:
+            filling.unlink(missing_ok=True)
 
-    def empty_disk(self) -> None:
-        """Make room again."""
-        self._filling.unlink(missing_ok=True)
-
-    @property
-    def _filling(self) -> Path:
-        """The file that fills the disk, which only the agent's own namespace has."""
-        return Path(f"/proc/{self.process_id}/root{self._disk}/filling")
-
-    def limit_files(self, more: int) -> tuple[int, int]:
-        """Let the agent open at most `more` files beside those that it has.  Returns the limits that it had."""
+    @contextlib.contextmanager
+    def few_files(self, more: int) -> Iterator[None]:
+        """Let the agent open at most `more` files beside those that it has, for the block of a `with` statement."""
         count = len(list(Path(f"/proc/{self.process_id}/fd").iterdir()))
         limits = resource.prlimit(self.process_id, resource.RLIMIT_NOFILE)
         resource.prlimit(self.process_id, resource.RLIMIT_NOFILE, (count + more, limits[1]))
-        return limits
-
-    def allow_files(self, limits: tuple[int, int]) -> None:
-        """Give the agent its limits back."""
-        resource.prlimit(self.process_id, resource.RLIMIT_NOFILE, limits)
+        try:
+            yield
+        finally:
+            resource.prlimit(self.process_id, resource.RLIMIT_NOFILE, limits)

@@ -17,24 +17,22 @@ from typing import Any, NamedTuple
 
 from nftproxy_conformance.apiserver import ApiServer
 from nftproxy_conformance.lab import DROPPED, Origin, Outcome, Probe
-from nftproxy_conformance.lab.topology import NODE_IP, NODE_NAME
+from nftproxy_conformance.lab.topology import NODE_IP
 from nftproxy_conformance.specification.oracle import REJECTED, Oracle
 from nftproxy_conformance.specification.world import World
 from nftproxy_conformance.strategies.probes import NODE_ADDRESSES, SOURCES
 
 from nftproxy.api.parse import parse_object
-from nftproxy.api.resources import resources
-from nftproxy.installed import OPTIONS
 from nftproxy.model.addresses import Address, Protocol, family_of
 from nftproxy.model.objects import EndpointSlice, Ignored, Node, Service, ServiceCIDR
 from nftproxy.model.settings import Config
+from tests.support.factories import INSTALLED_KINDS
 from tests.system.faults.bench import endpoints, node, service, service_cidr, vip
 
 ANCHORS = range(1, 6)
 """Numbers of the Services that never change."""
 CHANGING = range(100, 130)
 """Numbers of the Services that change."""
-KINDS = {resource.kind.name: resource.kind for resource in resources(NODE_NAME, options=OPTIONS)}
 
 Manifest = dict[str, Any]
 
@@ -191,7 +189,7 @@ class Cluster:
 def parsed(manifests: Iterable[Manifest], model: type[Any]) -> Iterator[Any]:
     """Manifests as the agent reads them, if they are of a type."""
     for manifest in manifests:
-        found = parse_object(manifest, "", [], kind=KINDS[manifest["kind"]])
+        found = parse_object(manifest, "", [], kind=INSTALLED_KINDS[manifest["kind"]])
         if isinstance(found, model) and not isinstance(found, Ignored):
             yield found
 

@@ -19,7 +19,7 @@ from nftproxy_conformance.apiserver import ApiServer, faults
 from nftproxy_conformance.lab import LabError
 from nftproxy_conformance.lab.topology import NODE_IP
 
-from tests.system.faults.bench import PERMISSIONS, PLURALS, endpoints, node, service, vip
+from tests.system.faults.bench import PERMISSIONS, PLURALS, delete, endpoints, node, service, vip
 from tools.chaos.agent import PATIENCE, ChaosAgent
 from tools.chaos.cluster import ANCHORS, Cluster, external_ip, node_port
 
@@ -248,8 +248,8 @@ def restarted(scene: Scene, rng: Random) -> None:
 @fault("suspended", "agent")
 def suspended(scene: Scene, rng: Random) -> None:
     """The agent gets no CPU for a while."""
-    scene.agent.suspend()
-    _last(rng, scene.agent.resume, 4.0)
+    with scene.agent.suspended():
+        _wait(rng, 4.0)
 
 
 @fault("configuration changed", "agent")
@@ -264,21 +264,15 @@ def configuration(scene: Scene, rng: Random) -> None:
 @fault("full disk", "agent")
 def disk_full(scene: Scene, rng: Random) -> None:
     """No temporary file can be written, while connections to the API have to be made anew."""
-    scene.agent.fill_disk()
-    try:
+    with scene.agent.full_disk():
         token_rotated(scene, rng)
-    finally:
-        scene.agent.empty_disk()
 
 
 @fault("file descriptors", "agent")
 def file_descriptors(scene: Scene, rng: Random) -> None:
     """The agent may open next to no more files, while connections have to be made anew and rules are loaded."""
-    limits = scene.agent.limit_files(rng.randint(0, 3))
-    try:
+    with scene.agent.few_files(rng.randint(0, 3)):
         token_rotated(scene, rng)
-    finally:
-        scene.agent.allow_files(limits)
 
 
 @fault("silent clients", "agent")
@@ -362,15 +356,12 @@ def overrun(scene: Scene, rng: Random) -> None:
     """So much is committed while the agent gets no CPU that the kernel drops notifications (ENOBUFS)."""
     addresses = ", ".join(f"198.{18 + each // 65536}.{each // 256 % 256}.{each % 256}" for each in range(NOISE))
     harms = rng.random() < 0.5
-    scene.agent.suspend()
-    try:
+    with scene.agent.suspended():
         for _ in range(8):
             _fill(scene, "floods", addresses)
             _drop(scene, "floods")
         if harms:
             _harm(scene, "flush map ip nftproxy tcp-endpoints")
-    finally:
-        scene.agent.resume()
     _wait(rng)
 
 
@@ -421,15 +412,14 @@ def thieves(scene: Scene, rng: Random) -> None:
 
 
 def _come_and_go(scene: Scene, rng: Random, objects: list[Manifest]) -> None:
-
-    def delete() -> None:
+    def go() -> None:
         with scene.changing:
-            _delete(scene, objects)
+            delete(scene.server, objects)  # a server that was restored meanwhile may have lost them
 
     rng.shuffle(objects)
     with scene.changing:
         scene.server.put(*objects)
-    _last(rng, delete)
+    _last(rng, go)
 
 
 TENANT = 9200
@@ -462,15 +452,7 @@ def hostile_tenant(scene: Scene, rng: Random) -> None:
             scene.server.put(*tenants_objects(number))
         time.sleep(rng.uniform(0.3, 0.7))
     with scene.changing:
-        _delete(scene, tenants_objects(0))
-
-
-def _delete(scene: Scene, objects: list[Manifest]) -> None:
-    """Delete objects.  A server that was restored meanwhile may have lost them."""
-    for each in objects:
-        name = each["kind"], each["metadata"]["namespace"], each["metadata"]["name"]
-        if scene.server.get(*name) is not None:
-            scene.server.delete(*name)
+        delete(scene.server, tenants_objects(0))
 
 
 @fault("node changes", "objects")

@@ -103,6 +103,14 @@ def service_cidr(name: str = "kubernetes", *cidrs: str) -> Manifest:
     return objects.service_cidr(*(cidrs or ("10.96.0.0/16",)), name=name)
 
 
+def delete(server: ApiServer, objects: Iterable[Manifest]) -> None:
+    """Delete objects, those that the server has."""
+    for each in objects:
+        name = each["kind"], each["metadata"]["namespace"], each["metadata"]["name"]
+        if server.get(*name) is not None:
+            server.delete(*name)
+
+
 def furnish(server: ApiServer) -> None:
     """Give a server its first few objects: five Services with an endpoint each."""
     server.put(node(), service_cidr())
