@@ -25,7 +25,7 @@ from nftproxy.kernel.libnftables import Kernel
 from nftproxy.model.addresses import Family
 from nftproxy.rules.transaction import delete_transaction, join
 from tests.conftest import CHECKOUT
-from tools.image.build import ARCHIVE, BILL, NATIVE
+from tools.image.build import ARCHIVE, NATIVE, bill_of
 from tools.image.containerd import Containerd
 from tools.image.kubelet import Container, Pod
 
@@ -164,7 +164,7 @@ def test_the_image_names_its_commit(tmp_path: Path) -> None:
 def test_the_image_is_small_and_says_what_is_in_it() -> None:
     """It takes no more than stated, and its bill of materials names Debian's packages and every pinned dependency."""
     assert ARCHIVE.stat().st_size <= LARGEST[NATIVE]
-    bill = json.loads(BILL.read_text())
+    bill = json.loads(bill_of(ARCHIVE).read_text())
     listed = {each["purl"].split("?")[0].replace("pkg:pypi/", "").replace("@", "==") for each in bill["components"]}
     text = (CHECKOUT / "examples" / "deploy" / "requirements.txt").read_text()
     pinned = {line.split(" ")[0] for line in text.splitlines() if "==" in line and ";" not in line}
@@ -174,7 +174,7 @@ def test_the_image_is_small_and_says_what_is_in_it() -> None:
 
 def test_the_image_has_no_judge(proxy: Container) -> None:
     """Neither nftproxy-conformance nor what only that needs is in it, and `nftproxy conformance` says how to get it."""
-    listed = {each["name"].lower() for each in json.loads(BILL.read_text())["components"]}
+    listed = {each["name"].lower() for each in json.loads(bill_of(ARCHIVE).read_text())["components"]}
     assert listed & {"nftproxy-conformance", "aiohttp", "hypothesis", "trustme"} == set()
     status, text = proxy.run("nftproxy", "conformance")
     assert status == 1

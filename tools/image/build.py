@@ -12,10 +12,11 @@ import fcntl
 import os
 import re
 import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+import click
 
 from nftproxy import __version__
 from tools.debian.packages import install
@@ -40,7 +41,6 @@ def bill_of(archive: Path) -> Path:
 
 
 ARCHIVE = archive_of(NATIVE)
-BILL = bill_of(ARCHIVE)
 NAME = f"docker.io/library/nftproxy:{__version__}"
 PINNED = re.compile(r"@sha256:[0-9a-f]{64}")
 """Pins the base image of a registry, which the base that is made here stands in for."""
@@ -119,25 +119,14 @@ def build_archive(
     own = {setting(stage, "FROM").partition(" AS ")[2] for stage in found} | {"scratch"}
     for base in {setting(stage, "FROM").removeprefix(OF_THIS_MACHINE).split()[0] for stage in found} - own:
         _provide_base(base, mirror)
-    _say(f"building {name} ({architecture})")
+    click.echo(f"image: building {name} ({architecture})", err=True)
     plain = TREES / "Containerfile"
     plain.write_text(text)
     # Arguments that Docker gives by itself.
     platforms = ["--build-arg", f"BUILDPLATFORM=linux/{NATIVE}", "--build-arg", f"TARGETARCH={architecture}"]
-    given = [
-        *_certificates(),
-        *platforms,
-        *options,
-        "--arch",
-        architecture,
-        "--tag",
-        name,
-        "--file",
-        TREES / "Containerfile",
-        context,
-    ]
+    given = [f"--arch={architecture}", f"--tag={name}", f"--file={plain}", *_certificates(), *platforms, *options]
     # A history would name the layers of the build, and a build may reuse layers of another architecture.
-    _buildah("build", "--pull-never", "--layers", "--isolation=chroot", "--omit-history", *given)
+    _buildah("build", "--pull-never", "--layers", "--isolation=chroot", "--omit-history", *given, context)
     archive.unlink(missing_ok=True)
     _buildah("push", "--quiet", name, f"docker-archive:{archive}:{name}")
 
@@ -148,20 +137,12 @@ def _provide_base(name: str, mirror: str) -> None:
     if not mirror and _buildah("images", "--quiet", "--filter", f"reference={full}"):
         return
     suite = name.removeprefix("debian:").removesuffix("-slim")
-    _say(f"unpacking Debian ({suite})")
+    click.echo(f"image: unpacking Debian ({suite})", err=True)
     archive = TREES / f"debian-{suite}.tar"
     excluded = [f"--dpkgopt=path-exclude=/usr/share/{kind}/*" for kind in ("doc", "man", "locale")]
-    lines = [f"deb [check-valid-until=no] {mirror.format(name)} {suite}{part} main" for name, part in ARCHIVES]
-    sources = lines if mirror else []
-    command: list[str | Path] = [
-        DEBIAN / "mmdebstrap.sh",
-        "--quiet",
-        "--variant=apt",
-        *excluded,
-        suite,
-        archive,
-        *sources,
-    ]
+    command: list[str | Path] = [DEBIAN / "mmdebstrap.sh", "--quiet", "--variant=apt", *excluded, suite, archive]
+    if mirror:
+        command += [f"deb [check-valid-until=no] {mirror.format(name)} {suite}{part} main" for name, part in ARCHIVES]
     subprocess.run(command, check=True, env=os.environ | {"SOURCE_DATE_EPOCH": TIMESTAMP[1]})
     container = _buildah("from", "scratch")
     _buildah("add", "--quiet", container, archive, "/")
@@ -201,10 +182,6 @@ def _buildah(*arguments: str | Path) -> str:
         text=True,
     )
     if done.returncode:
-        _say(done.stdout)
+        click.echo(done.stdout, err=True)
         done.check_returncode()
     return done.stdout.strip()
-
-
-def _say(what: str) -> None:
-    print(f"image: {what}", file=sys.stderr, flush=True)  # noqa: T201 -- it takes a while

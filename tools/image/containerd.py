@@ -8,12 +8,13 @@ import shutil
 import subprocess
 import tarfile
 import tempfile
-import time
+from contextlib import suppress
 from pathlib import Path
 
 import grpc
 from nftproxy_conformance.lab.namespace import Namespace
 
+from tests.support.waiting import wait_until
 from tools.image.build import ARCHIVE
 from tools.image.cri import Runtime
 
@@ -29,8 +30,6 @@ state = "{directory}/state"
   sandbox_image = "{pause}"
 """
 PAUSE = "docker.io/library/pause:nftproxy"
-START = 60.0
-"""Seconds until it must answer."""
 
 
 class Containerd:
@@ -47,7 +46,7 @@ class Containerd:
         self._process = self._node.popen(["containerd", "--config", str(configuration)], stderr=self._log)
         self.runtime = Runtime(self.directory / "containerd.sock")
         try:
-            self._await_answer()
+            wait_until(self._answers, self._output, pause=0.1)
             self._import_images()
         except BaseException:
             self.__exit__()
@@ -61,16 +60,15 @@ class Containerd:
         self._log.close()
         shutil.rmtree(self.directory, ignore_errors=True)
 
-    def _await_answer(self) -> None:
-        patience = time.monotonic() + START
-        while True:
-            try:
-                self.runtime.call("Version", seconds=1.0)
-                return
-            except grpc.RpcError as error:
-                if time.monotonic() > patience or self._process.poll() is not None:
-                    raise RuntimeError((self.directory / "log").read_text()) from error
-                time.sleep(0.1)
+    def _answers(self) -> bool:
+        assert self._process.poll() is None, self._output()
+        with suppress(grpc.RpcError):
+            self.runtime.call("Version", seconds=1.0)
+            return True
+        return False
+
+    def _output(self) -> str:
+        return (self.directory / "log").read_text()
 
     def _import_images(self) -> None:
         pause = self.directory / "pause.tar"

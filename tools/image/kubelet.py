@@ -8,10 +8,10 @@ unprivileged containers get the default masked and read-only paths.
 from __future__ import annotations
 
 import re
-import time
 from pathlib import Path
 from typing import Any
 
+from tests.support.waiting import wait_until
 from tools.image.build import NAME
 from tools.image.containerd import Containerd
 from tools.image.cri import CONTAINER_NAMESPACE, EXITED, NODE_NAMESPACE, POD_NAMESPACE, RUNTIME_DEFAULT
@@ -115,29 +115,23 @@ class Container:
         lines = self._log.read_text().splitlines() if self._log.exists() else []
         return "\n".join(line.split(" ", 3)[3] for line in lines)
 
-    def await_line(self, text: str, seconds: float = 60.0) -> None:
+    def await_line(self, text: str) -> None:
         """Wait until it has written this.
 
         Raises:
-            AssertionError: it ends without, or doesn't for so long.
+            AssertionError: it ends without, or doesn't in time.
         """
-        patience = time.monotonic() + seconds
-        while text not in self.log():
-            assert time.monotonic() < patience, self.log()
-            assert self._status().state != EXITED, self.log()
-            time.sleep(0.1)
+        wait_until(lambda: text in self.log() or self._has_ended(), self.log, pause=0.1)
+        assert text in self.log(), self.log()
 
-    def await_end(self, seconds: float = 60.0) -> int:
+    def await_end(self) -> int:
         """Wait for the container to end, and return its exit status.
 
         Raises:
-            AssertionError: it still runs after `seconds`.
+            AssertionError: it doesn't in time.
         """
-        patience = time.monotonic() + seconds
-        while (status := self._status()).state != EXITED:
-            assert time.monotonic() < patience, self.log()
-            time.sleep(0.1)
-        return int(status.exit_code)
+        wait_until(self._has_ended, self.log, pause=0.1)
+        return int(self._status().exit_code)
 
     def run(self, *command: str) -> tuple[int, str]:
         """Run a command in it, and return its exit status and output."""
@@ -148,6 +142,9 @@ class Container:
         """Stop it, by force after some seconds, and return its exit status."""
         self._runtime.call("StopContainer", container_id=self._id, timeout=seconds)
         return self.await_end()
+
+    def _has_ended(self) -> bool:
+        return bool(self._status().state == EXITED)
 
     def _status(self) -> Any:
         return self._runtime.call("ContainerStatus", container_id=self._id).status
