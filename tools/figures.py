@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import re
 import tomllib
-from pathlib import Path
+from collections.abc import Mapping
 
 import msgspec
 
 from tools.bench.figures import markdown
+from tools.project import CHECKOUT
 
-DOCS = Path(__file__).resolve().parents[1] / "docs"
+DOCS = CHECKOUT / "docs"
 FILE = DOCS / "figures.toml"
-MARKED = re.compile(r"<!-- (?:figures|bench): ([-\w]+) -->\n(.*?)<!-- end: \1 -->\n", re.DOTALL)
+MARKED = re.compile(r"(<!-- (?:figures|bench): ([-\w]+) -->\n)(.*?)(<!-- end: \2 -->\n)", re.DOTALL)
 """A table that a program wrote into a page: from figures.toml, or from a run of the bench."""
 
 
@@ -48,14 +49,15 @@ def read_tables() -> dict[str, FiguresTable]:
 
 def marked_tables(page: str) -> dict[str, str]:
     """Return the texts of a page that stand between markers, by name."""
-    return dict(MARKED.findall(page))
+    return {name: text for _, name, text, _ in MARKED.findall(page)}
+
+
+def with_texts(page: str, texts: Mapping[str, str]) -> str:
+    """Return a page with other texts between the markers of these names, which it has."""
+    assert texts.keys() <= marked_tables(page).keys(), f"no markers: {texts.keys() - marked_tables(page).keys()}"
+    return MARKED.sub(lambda found: found[1] + texts.get(found[2], found[3]) + found[4], page)
 
 
 def with_tables(name: str, page: str, tables: dict[str, FiguresTable]) -> str:
     """Return the text of a page, whose file has this name, with its tables."""
-    for title, table in tables.items():
-        if table.page == name:
-            begin, end = f"<!-- figures: {title} -->\n", f"<!-- end: {title} -->\n"
-            before, _, rest = page.partition(begin)
-            page = before + begin + table.text() + end + rest.partition(end)[2]
-    return page
+    return with_texts(page, {title: table.text() for title, table in tables.items() if table.page == name})

@@ -12,9 +12,8 @@ from nftproxy_conformance.lab import obstacle
 
 import nftproxy
 from tools.bench import changes, loads, plot, quick, report, startup
-from tools.bench import figures as records
 from tools.bench.cluster import ALL_SIZES, TEN_THOUSAND, Size
-from tools.bench.figures import Figures
+from tools.bench.figures import Figures, load_by_others, progress
 from tools.bench.rig import Rig, assembled
 
 
@@ -42,8 +41,8 @@ def run(figures: Figures, names: Collection[str], sizes: Collection[str]) -> Non
     """Measure the rows of these names in clusters of these sizes."""
 
     def measure(name: str, size: Size, work: Callable[[], None]) -> None:
-        records.progress(f"{name}, {size}")
-        figures[f"others/{name}/{size.services}"] = records.load_by_others()
+        progress(f"{name}, {size}")
+        figures[f"others/{name}/{size.services}"] = load_by_others()
         work()
 
     for size in (SIZES[name] for name in sizes):

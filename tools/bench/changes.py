@@ -33,10 +33,9 @@ class Change(NamedTuple):
 
 
 class Sample(NamedTuple):
-    """A change that was made: when the API answered, the seconds until the commit, and the commit's counts."""
+    """A change that was made: the seconds from the API's answer until the commit, and the commit's counts."""
 
     kind: str
-    answered: float
     seconds: float
     elements: int
     rules: int
@@ -89,10 +88,10 @@ def _newcomer(size: Size, service: int) -> Iterator[Change]:
     yield Change("", "DELETE", f"{SLICES}/s{service}-1", None, ())
 
 
-def put(kind: str, service: int, endpoints: list[Pod], touched: Pod, part: int = 1) -> Change:
+def put(kind: str, service: int, endpoints: list[Pod], touched: Pod) -> Change:
     """The change that writes a slice with these endpoints.  `touched` is the pod that comes, goes or changes."""
-    body = cluster.slice_of(service, endpoints, part)
-    return Change(kind, "PUT", f"{SLICES}/s{service}-{part}", body, (cluster.vip(service), touched.address))
+    body = cluster.slice_of(service, endpoints)
+    return Change(kind, "PUT", f"{SLICES}/s{service}-1", body, (cluster.vip(service), touched.address))
 
 
 def _services(size: Size, count: int, seed: int) -> Iterator[int]:
@@ -117,7 +116,7 @@ def make(rig: Rig, listener: Listener, change: Change) -> Sample:
     commits = listener.wait(tuple(ipaddress.ip_address(each).packed for each in change.touches))
     assert len(commits) == 1, f"{len(commits)} commits for one change: {change}"
     commit = commits[0]
-    return Sample(change.kind, answered, commit.time - answered, commit.elements, commit.rules)
+    return Sample(change.kind, commit.time - answered, commit.elements, commit.rules)
 
 
 def series(rig: Rig, listener: Listener, changes: Iterable[Change]) -> list[Sample]:

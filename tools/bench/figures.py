@@ -1,9 +1,6 @@
-"""The measured figures by name: times in seconds, sizes in bytes, all else as counts and ratios.
+"""The measured figures by name, such as "latency/10000/endpoint removed/p50" and "start/40000".
 
-    latency/10000/endpoint removed/p50
-    start/40000
-
-A file keeps the figures from run to run, so that rows of several runs make a single table.
+Times are in seconds, sizes in bytes, all else in counts and ratios.
 """
 
 from __future__ import annotations

@@ -22,6 +22,7 @@ from tools.bench.figures import (
     markdown,
     show,
 )
+from tools.figures import with_texts
 
 DOCUMENT = CHECKOUT / "docs" / "performance.md"
 
@@ -90,11 +91,5 @@ def _cells(figures: Figures, unit: Unit, *names: str) -> str:
 
 
 def write(figures: Figures) -> None:
-    """Put the tables for which the document has markers between these.  A table that wasn't measured stays."""
-    text = DOCUMENT.read_text()
-    for name, section in sections(figures).items():
-        begin, end = f"<!-- bench: {name} -->\n", f"<!-- end: {name} -->\n"
-        before, found, rest = text.partition(begin)
-        assert found, f"{DOCUMENT} has no marker {begin!r}"
-        text = before + begin + section + end + rest.partition(end)[2]
-    DOCUMENT.write_text(text)
+    """Put the tables between their markers in the document.  A table that wasn't measured stays."""
+    DOCUMENT.write_text(with_texts(DOCUMENT.read_text(), sections(figures)))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import http.client
 import itertools
 import json
-import socket
 import subprocess
 import tempfile
 import time
@@ -24,7 +23,7 @@ from nftproxy.model.addresses import TABLE, Family
 from tests.support.processes import AgentProcess, start_module
 from tests.support.waiting import wait_until
 from tools.bench import cluster
-from tools.bench.cluster import CLUSTER_CIDR, NODE, NODE_IP, SERVICE_CIDR, SERVICE_CIDR6, Pod, Size
+from tools.bench.cluster import CLUSTER_CIDR, NODE, NODE_IP, SERVICE_CIDR, Pod, Size
 from tools.bench.listener import Listener
 
 LOADING = 900.0  # seconds: a busy machine takes minutes for 100,000 Services
@@ -47,7 +46,8 @@ class Rig:
         self.node = node
         self.agent = agent
         self._options = options
-        self._http = _connection(node, port)
+        self._http = http.client.HTTPConnection("127.0.0.1", port)
+        node.call(self._http.connect)
         self._fresh = itertools.count(cluster.SPARE * 3 // 2)
 
     def start_agent(self) -> float:
@@ -147,7 +147,6 @@ def assembled(size: Size, node: Node | None = None) -> Iterator[Rig]:
 def _start_api_server(node: Namespace, manifests: Path, directory: Path) -> tuple[subprocess.Popen[str], int]:
     """The process of an API server with the objects of a file, which writes a kubeconfig, and its port."""
     options = [f"--manifests={manifests}", f"--kubeconfig={directory}/kubeconfig", f"--service-cidr={SERVICE_CIDR}"]
-    options.append(f"--service-cidr={SERVICE_CIDR6}")
     with (directory / "apiserver.log").open("w") as log:
         module = "nftproxy_conformance.apiserver"
         process = start_module(node, module, *options, stdout=subprocess.PIPE, stderr=log, text=True)
@@ -155,12 +154,3 @@ def _start_api_server(node: Namespace, manifests: Path, directory: Path) -> tupl
     line = process.stdout.readline()
     assert line.startswith("http"), (directory / "apiserver.log").read_text()
     return process, int(line.rpartition(":")[2])
-
-
-def _connection(node: Namespace, port: int) -> http.client.HTTPConnection:
-    """A connection to a server in the node's namespace, which is kept open."""
-    made = http.client.HTTPConnection("127.0.0.1", port)
-    made.sock = node.socket(socket.AF_INET, socket.SOCK_STREAM)
-    made.sock.connect(("127.0.0.1", port))
-    made.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    return made
