@@ -8,11 +8,10 @@ import pytest
 
 from nftproxy.api.pod_addresses import pods_in
 from nftproxy.model.objects import ObjectKey
+from tests.support.objects import api_object
 
-POD: dict[str, Any] = {
-    "kind": "Pod",
-    "metadata": {"namespace": "shop", "name": "web-1"},
-    "status": {"podIP": "10.1.0.4", "podIPs": [{"ip": "10.1.0.4"}, {"ip": "fd00:1::4"}]},
+POD = api_object("Pod", "web-1", "shop") | {
+    "status": {"podIP": "10.1.0.4", "podIPs": [{"ip": "10.1.0.4"}, {"ip": "fd00:1::4"}]}
 }
 SLICE: dict[str, Any] = {
     "kind": "EndpointSlice",

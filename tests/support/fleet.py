@@ -21,6 +21,7 @@ from nftproxy_conformance.apiserver import ApiServer, ExecRequest, ExecResult
 from nftproxy.agent.socket.answers import AgentState, FamilyState, Versions
 from nftproxy.commands.status import StatusReport
 from tests.support.command import Done, kubectl_nftproxy, nftproxy
+from tests.support.objects import api_object
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 NAMESPACE = "kube-system"
@@ -45,9 +46,7 @@ def pod(
 ) -> dict[str, Any]:
     """A Pod on a node.  It runs, unless its container waits for a reason."""
     conditions = [{"type": "Ready", "status": str(is_ready)}]
-    return {
-        "kind": "Pod",
-        "metadata": {"name": name, "namespace": namespace, "labels": dict(labels)},
+    return api_object("Pod", name, namespace, labels) | {
         "spec": {"nodeName": node_name, "containers": [{"name": "nftproxy"}]},
         "status": {
             "phase": "Running",

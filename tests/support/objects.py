@@ -20,6 +20,9 @@ API_VERSIONS = {
     "Service": "v1",
     "EndpointSlice": "discovery.k8s.io/v1",
     "Node": "v1",
+    "Namespace": "v1",
+    "Pod": "v1",
+    "DaemonSet": "apps/v1",
     "ServiceCIDR": "networking.k8s.io/v1",
 }
 SERVICE_NAME = "kubernetes.io/service-name"

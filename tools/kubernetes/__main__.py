@@ -5,9 +5,9 @@ from __future__ import annotations
 import shlex
 import signal
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import ExitStack, suppress
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 
 import click
@@ -20,7 +20,7 @@ from tools.kubernetes.deployment import use_nftproxy
 from tools.kubernetes.end_to_end import run_tests
 from tools.kubernetes.glance import AFTER, BEFORE, glances
 from tools.kubernetes.judging import JUDGED, judge, verdict
-from tools.kubernetes.recording import DEFAULT_SIZE, VERSIONED, fate, note
+from tools.kubernetes.recording import DEFAULT_SIZE, fate, note
 from tools.kubernetes.restarts import restart_all
 from tools.kubernetes.results import FAILED, summary
 from tools.migration.switch import COUNTS, Account
@@ -38,6 +38,7 @@ class ClusterRun:
     def __init__(self, binaries: Binaries, nodes: int, zones: int) -> None:
         self.binaries = binaries
         self.is_well = True
+        self.note = partial(note, binaries, (nodes, zones))
         self._size = nodes, zones
         self._stack = ExitStack()
 
@@ -59,10 +60,6 @@ class ClusterRun:
         made = self._stack.enter_context(RealCluster(self.binaries, self.directory / "cluster", *self._size, say))
         use_nftproxy(made)
         return made
-
-    def note(self, column: str, step: str, result: str, programs: Sequence[str] = VERSIONED) -> None:
-        """Record the result of a step with some programs."""
-        note(self.binaries, column, step, result, self._size, programs)
 
     def close(self) -> None:
         """End the cluster."""

@@ -37,15 +37,13 @@ class RealCluster:
         nodes: how many nodes.
         zones: how many zones.
         say: reports progress.
+
+    Attributes:
+        fabric: the control plane's namespace, outside of all nodes, with routes to nodes and pods.
     """
 
     def __init__(
-        self,
-        binaries: Binaries,
-        directory: Path,
-        nodes: int,
-        zones: int,
-        say: Callable[[str], object],
+        self, binaries: Binaries, directory: Path, nodes: int, zones: int, say: Callable[[str], object]
     ) -> None:
         self.binaries = binaries
         self.directory = directory
@@ -72,7 +70,9 @@ class RealCluster:
             Unavailable: its exit status isn't 0.  The message has its standard error.
         """
         command = [self.binaries.path("kubectl"), f"--kubeconfig={self.control.kubeconfig}", *arguments]
-        process = self.start(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        process = self.fabric.popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
         out, error = process.communicate(text)
         if process.returncode:
             raise Unavailable(f"kubectl {' '.join(arguments)}: status {process.returncode}: {error}")
@@ -81,10 +81,6 @@ class RealCluster:
     def apply(self, *objects: Manifest) -> None:
         """Create or change objects."""
         self.kubectl("apply", "--filename=-", text=to_yaml(objects))
-
-    def start(self, command: list[str], **options: Any) -> subprocess.Popen[Any]:
-        """Start a process beside the control plane: outside of all nodes, with routes to nodes and pods."""
-        return self.fabric.popen(command, **options)
 
     def kill(self, pod: str, namespace: str = "default") -> None:
         """Kill the processes of a pod's container, as the kernel does when memory is short."""
@@ -116,7 +112,7 @@ class RealCluster:
         self.fabric = stack.enter_context(Namespace("fabric"))
         self._make_network()
         users = {f"system:node:{place.name}": "system:nodes" for place in self._places}
-        self.control = RealControlPlane(self.binaries, self.directory / "control-plane", users, self.start)
+        self.control = RealControlPlane(self.binaries, self.directory / "control-plane", users, self.fabric.popen)
         stack.callback(self.control.close)
         self._say("starting the control plane")
         self.control.start()

@@ -11,6 +11,7 @@ from typing import Any
 import trustme
 
 from nftproxy.sources.documents import to_yaml
+from tests.support.processes import kill
 from tests.support.waiting import wait_until
 from tools.kubernetes.binaries import Binaries
 from tools.kubernetes.layout import CONTROL, CONTROL_PORT, FIRST_SERVICE, SERVICES, SERVICES6
@@ -107,9 +108,7 @@ class RealControlPlane:
 
     def stop(self, program: str) -> None:
         """Kill a program, as if its machine had failed: kube-apiserver takes a minute to end by SIGTERM."""
-        process = self._processes.pop(program)
-        process.kill()
-        process.wait()
+        kill(self._processes.pop(program))
 
     def is_ready(self) -> bool:
         """Whether the API server says so.  Raises RuntimeError if it has ended."""

@@ -69,6 +69,6 @@ def _start(cluster: RealCluster, report: Path, *arguments: str) -> subprocess.Po
         *arguments,
     ]
     with report.with_suffix(".log").open("ab") as log:
-        return cluster.start(
+        return cluster.fabric.popen(
             command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=cluster.directory, env=dict(os.environ)
         )

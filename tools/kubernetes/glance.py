@@ -116,7 +116,7 @@ class Reader:
         """Run kubectl's plugin, print its output, and return what isn't as wanted, "" if all is."""
         given = [*wanted.command.split(), "--kubeconfig", str(self._kubeconfig), "--context", "lab"]
         path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
-        process = self._cluster.start(
+        process = self._cluster.fabric.popen(
             [self._cluster.binaries.path("kubectl"), "nftproxy", *given],
             env=os.environ | {"PATH": path},
             cwd=self._directory,
@@ -161,7 +161,7 @@ def _create(cluster: RealCluster) -> None:
     """Create Service web with pods on node-2 and node-3, a conflict, and a Service in quarantine."""
     shared = {"externalIPs": ["203.0.113.1"]}
     cluster.apply(
-        {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}},
+        objects.api_object("Namespace", NAMESPACE),
         *(_pod(f"web-{number}", f"node-{number}") for number in (2, 3)),
         _pod("client", "node-1"),
         objects.service(
@@ -178,10 +178,8 @@ def _create(cluster: RealCluster) -> None:
 
 def _pod(name: str, node: str) -> Manifest:
     container = {"name": "web", "image": AGNHOST_IMAGE, "args": ["netexec", "--http-port=8080"]}
-    labels = {"app": name.partition("-")[0]}
-    metadata = {"name": name, "namespace": NAMESPACE, "labels": labels}
     spec = {"nodeName": node, "containers": [container], "terminationGracePeriodSeconds": 1}
-    return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
+    return objects.api_object("Pod", name, NAMESPACE, {"app": name.partition("-")[0]}) | {"spec": spec}
 
 
 def _silence(cluster: RealCluster) -> None:
@@ -199,7 +197,7 @@ def _silence(cluster: RealCluster) -> None:
     wait_until(is_silent, partial(cluster.kubectl, *status), patience=PATIENCE)
     kept = f"exec 3<>/dev/tcp/{WEB}/80 && echo connected && sleep 3600"
     command = [cluster.binaries.path("kubectl"), f"--kubeconfig={cluster.control.kubeconfig}", "exec", "client"]
-    held = cluster.start([*command, *IN_SHOP, "--", "bash", "-c", kept], stdout=subprocess.PIPE, text=True)
+    held = cluster.fabric.popen([*command, *IN_SHOP, "--", "bash", "-c", kept], stdout=subprocess.PIPE, text=True)
     assert held.stdout is not None
     assert held.stdout.readline() == "connected\n"
 

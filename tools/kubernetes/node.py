@@ -58,21 +58,12 @@ class ClusterNode:
         """Join the network, and start containerd and the kubelet, without waiting for them."""
         self._join()
         self._write_configuration()
-        options = [
-            f"--kubeconfig={kubeconfig}",
-            f"--node-ip={self.place.address},{self.place.address6}",
-        ]
         unshare = ["unshare", "--mount", "--uts", "--pid", "--fork", "--kill-child"]
-        script = [
-            str(NODE_SCRIPT),
-            self.place.name,
-            self.cgroup,
-            str(self.directory),
-            binaries.path("kubelet"),
-            *options,
-        ]
+        script = [str(NODE_SCRIPT), self.place.name, self.cgroup, str(self.directory)]
+        kubelet = [binaries.path("kubelet"), f"--kubeconfig={kubeconfig}"]
+        kubelet.append(f"--node-ip={self.place.address},{self.place.address6}")
         with (self.directory / "node.log").open("ab") as log:
-            self.namespace.popen([*unshare, *script], stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+            self.namespace.popen([*unshare, *script, *kubelet], stdin=subprocess.DEVNULL, stdout=log, stderr=log)
 
     def log(self) -> str:
         """The end of the output of the node's programs."""

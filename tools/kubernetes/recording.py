@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 
 from tools.kubernetes.binaries import END_TO_END, Binaries
 from tools.migration.switch import Account
+from tools.support.page import grouped
 from tools.support.results import SupportResult, record
 
 DEFAULT_SIZE = (3, 1)
@@ -19,16 +20,16 @@ VERSIONED = ("kube-apiserver", "kube-controller-manager", "kube-scheduler", "kub
 
 
 def note(
-    binaries: Binaries, column: str, step: str, result: str, size: tuple[int, int], programs: Sequence[str]
+    binaries: Binaries, size: tuple[int, int], column: str, step: str, result: str, programs: Sequence[str] = VERSIONED
 ) -> None:
     """Record the result of a step, in place of an earlier one.
 
     Args:
         binaries: of the cluster.
+        size: nodes and zones.
         column: what was tried.
         step: its words on the command line.
         result: in words.
-        size: nodes and zones.
         programs: that were tried.
     """
     versions = {each: binaries.version(each) for each in programs if binaries.has(each)}
@@ -49,11 +50,8 @@ def note(
 
 def told(versions: Mapping[str, str]) -> str:
     """The version of the first program, and each other version with its programs, in words."""
-    by_version: dict[str, list[str]] = {}
-    for program, version in versions.items():
-        by_version.setdefault(version, []).append(program)
-    first, *others = by_version
-    return ", ".join([f"v{first}", *(f"{' and '.join(by_version[each])} of v{each}" for each in others)])
+    (first, _), *others = grouped(versions.items())
+    return ", ".join([f"v{first}", *(f"{' and '.join(programs)} of v{version}" for version, programs in others)])
 
 
 def fate(account: Account) -> str:

@@ -104,5 +104,4 @@ def daemon_set(name: str) -> Manifest:
     labels = {"app": name}
     template = {"metadata": {"labels": labels}, "spec": {"containers": [container], "terminationGracePeriodSeconds": 1}}
     spec = {"selector": {"matchLabels": labels}, "template": template}
-    metadata = {"name": name, "namespace": "default"}
-    return {"apiVersion": "apps/v1", "kind": "DaemonSet", "metadata": metadata, "spec": spec}
+    return objects.api_object("DaemonSet", name, "default") | {"spec": spec}

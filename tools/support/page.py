@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from tools.support.results import CHECKOUT, SupportResult
@@ -62,7 +62,7 @@ def _by_trial(results: list[SupportResult]) -> Iterator[Sequence[str]]:
         yield "versions", _merged([(row, text.partition(", ")) for row, text in details.items()]), ""
     for column in dict.fromkeys(each.column for each in results):
         found = [each for each in results if each.column == column]
-        yield f"{column}: {_command(found[0])}", _said(_groups((each.row, each.result) for each in found)), _days(found)
+        yield f"{column}: {_command(found[0])}", _said(grouped((each.row, each.result) for each in found)), _days(found)
 
 
 def _command(result: SupportResult) -> str:
@@ -85,15 +85,15 @@ def _said(groups: list[tuple[str, list[str]]]) -> str:
 
 def _merged(details: list[tuple[str, tuple[str, str, str]]]) -> str:
     """Return versions such as v1.28.3 by what else was installed beside them."""
-    groups = _groups((version, rest) for _, (version, _, rest) in details)
+    groups = grouped((version, rest) for _, (version, _, rest) in details)
     return "; ".join(f"{', '.join(versions)}: {rest}" if rest else ", ".join(versions) for rest, versions in groups)
 
 
-def _groups(pairs: Iterable[tuple[str, str]]) -> list[tuple[str, list[str]]]:
+def grouped(pairs: Iterable[tuple[str, str]]) -> list[tuple[str, list[str]]]:
     """Return each second text with all first texts that have it."""
-    groups: dict[str, list[str]] = {}
+    groups = defaultdict[str, list[str]](list)
     for first, second in pairs:
-        groups.setdefault(second, []).append(first)
+        groups[second].append(first)
     return list(groups.items())
 
 
