@@ -155,6 +155,20 @@ def test_series_are_bounded() -> None:
     assert b"\nnftproxy_service_counts_left_out_total 5\n" in made.totals.exposition()
 
 
+def test_a_namespace_with_few_series_gets_its_share() -> None:
+    """Beyond the limit, the latest series of the namespace with the most makes room, and comes back in no later one."""
+    crowd = [service(f"crowd/s{number}", cluster_ips=[f"10.96.1.{number}"]) for number in range(4)]
+    made = Counters(*crowd, service(), most=3)
+    fronts = [bytes([10, 96, 1, number, *WEB[4:]]) for number in range(4)]
+    for packets in (1, 2):
+        more = dict.fromkeys(fronts, packets)
+        made.totals.add(IPV4, FamilyCounts(b"1", {CONNECTIONS: more}))
+        made.totals.add(IPV4, FamilyCounts(b"1", {CONNECTIONS: {**more, WEB: packets}}))
+    of_crowd = [WEB_CONNECTIONS.replace("shop", "crowd").replace("web", f"s{number}") for number in range(2)]
+    assert made.after() == {WEB_CONNECTIONS: 2, of_crowd[0]: 2, of_crowd[1]: 2}
+    assert b"\nnftproxy_service_counts_left_out_total 3\n" in made.totals.exposition()
+
+
 def test_the_kernels_keys() -> None:
     """A key is address, protocol and port, or only these two of a node port."""
     assert claim_of(IPV4, CONNECTIONS, WEB) == Claim(Address("10.96.0.10"), Protocol.TCP, 80)

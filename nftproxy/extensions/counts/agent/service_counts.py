@@ -30,13 +30,17 @@ from nftproxy.kernel.threads import NotedThreads
 from nftproxy.logs import warn
 from nftproxy.model.addresses import Family
 from nftproxy.model.errors import Unavailable
+from nftproxy.model.fairness import SharedRoom
 from nftproxy.model.unserved_reasons import UnservedReason
 from nftproxy.policy.claims import Claim
 
 Item = TypeVar("Item")
 
 MOST_SERIES = 50_000
-"""Limit of series: enough for 10,000 Services that this node uses, some by several kinds of address."""
+"""Limit of series: enough for 10,000 Services that this node uses, some by several kinds of address.
+
+Beyond it, the latest series of the namespace with the most makes room for those of namespaces with fewer.
+"""
 ENOUGH = 1.0
 """Seconds for which a reading is cached: the kernel isn't read more often, however many scrapes come."""
 BETWEEN_PAUSES, PAUSE = 500, 0.0005
@@ -106,6 +110,7 @@ class CountTotals:
         self._tables: dict[Family, bytes] = {}
         self._entries: dict[tuple[Family, CountedSet], dict[bytes, _CountedEntry]] = {}
         self._totals: dict[_Series, _Total] = {}
+        self._shared = SharedRoom[_Series]()
         self._left_out = 0
 
     def set_baseline(self, family: Family, reading: FamilyCounts | None) -> None:
@@ -143,7 +148,7 @@ class CountTotals:
             total.is_shown = True
         lines[LEFT_OUT] = [f"{LEFT_OUT} {self._left_out}\n"]
         for series in [each for each in self._totals if not self._fronts.exists(each.front)]:
-            del self._totals[series]
+            self._drop(series)
         parts = (f"# HELP {name} {HELP[name]}\n# TYPE {name} counter\n{''.join(lines[name])}" for name in HELP)
         return "".join(parts).encode()
 
@@ -162,13 +167,26 @@ class CountTotals:
         return entry
 
     def _count(self, series: _Series, more: int) -> None:
-        total = self._totals.get(series)
-        if total is None:
-            if len(self._totals) >= self._most:
-                self._left_out += more
-                return
-            total = self._totals[series] = _Total(series.text)
-        total.value += more
+        total = self._totals.get(series) or self._added(series)
+        if total:
+            total.value += more
+        else:
+            self._left_out += more
+
+    def _added(self, series: _Series) -> _Total | None:
+        """Return a new series, None if there is no room for it."""
+        namespace = series.front.service.namespace
+        if evicted := self._shared.to_evict(namespace, self._most):
+            self._drop(evicted)
+        if len(self._totals) >= self._most:
+            return None
+        self._shared.add(namespace, series)
+        self._totals[series] = _Total(series.text)
+        return self._totals[series]
+
+    def _drop(self, series: _Series) -> None:
+        self._shared.remove(series.front.service.namespace, series)
+        del self._totals[series]
 
 
 def _entries(reading: FamilyCounts) -> Iterator[tuple[CountedSet, bytes, int]]:
