@@ -11,8 +11,6 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple, TypeVar
 
-import msgspec
-
 from nftproxy.model.addresses import Family
 from nftproxy.model.events import Event
 from nftproxy.model.mapping import Mapper, one_by_one
@@ -21,10 +19,10 @@ from nftproxy.model.stages import Stage
 from nftproxy.model.steps import Steps, finish
 from nftproxy.policy.choosing.choice import ChoiceCache
 from nftproxy.policy.compile import KnownFronts, PortKey, compile_service, port_keys
-from nftproxy.policy.exchanges import Versions, exchanging
+from nftproxy.policy.exchanges import Versions, inseparable
 from nftproxy.policy.extension import Change, Settings
 from nftproxy.policy.facts import TableFacts
-from nftproxy.policy.flows import LASTING, Flows, restrictions
+from nftproxy.policy.flows import LASTING, Flows
 from nftproxy.policy.fronts import LostClaim
 from nftproxy.policy.health_checks import HealthChecks
 from nftproxy.policy.restrictions import lost_claims
@@ -508,22 +506,11 @@ class Pipeline:
         return not invalid.everything and self._unfinished.keys().isdisjoint(services)
 
     def _wholes(self, invalid: Invalidation, versions: Mapping[ObjectKey, Versions]) -> list[list[ObjectKey]]:
-        """Return the groups of Services that must change at once.
-
-        All other Services change port by port: those that keep their fronts, and a Service that comes or goes, if it
-        exchanges fronts with no other.  Otherwise a front might be in the blocks of two ports for a while.
-        """
+        """Return the groups of Services that must change at once.  All others change port by port."""
         if not invalid.services:  # as in nearly every change
             return []
         claiming = {key: versions[key] for key in versions if key in invalid.services}
-        groups = exchanging(claiming, self.state.node.addresses) if len(claiming) > 1 else map(list, [claiming])
-        return [keys for keys in groups if not self._changes_by_ports([versions[key] for key in keys])]
-
-    def _changes_by_ports(self, versions: Sequence[Versions]) -> bool:
-        """Whether Services that may exchange fronts change port by port: a single Service, or all keep their fronts."""
-        if len(versions) > 1 and any(old is None or new is None for old, new in versions):
-            return False
-        return all(old is None or new is None or old is new or self._keeps_fronts(old, new) for old, new in versions)
+        return inseparable(self.settings, claiming, self.state.node.addresses)
 
     def _grows(self, skeletons: Blocks, *, backwards: bool = False) -> bool:
         """Whether the new skeletons have all that those in force have (or backwards), so that ports may change later.
@@ -535,20 +522,6 @@ class Pipeline:
             (new[SKELETON], self.generations[family].blocks.get(SKELETON, EMPTY)) for family, new in skeletons.items()
         )
         return all(is_part(new, old) if backwards else is_part(old, new) for new, old in pairs)
-
-    def _keeps_fronts(self, old: Service, new: Service) -> bool:
-        """Whether a Service differs only in how its fronts choose endpoints."""
-        if old.options != new.options and any(restrictions(self.settings, each) for each in (old, new)):
-            return False  # one port's block has the ranges of all ports
-        return old == msgspec.structs.replace(
-            new,
-            labels=old.labels,
-            faults=old.faults,
-            options=old.options,
-            proxied_ips=old.proxied_ips,
-            affinity_timeout=old.affinity_timeout,
-            traffic_distribution=old.traffic_distribution,
-        )
 
     def _replace(self, blocks: Blocks, families: Collection[Family]) -> Changes:
         """Move blocks into the generations.  Return the changes of some families."""

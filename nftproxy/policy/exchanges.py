@@ -1,18 +1,57 @@
 """Services that may exchange a front: Services that have an address or a node port in common, before or after a change.
 
-Services of different groups never have the same front, whichever of them has changed already.
+Services of different groups never have the same front, whichever of them has changed already.  So groups may change one
+after the other, and most Services of a group port by port.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Hashable, Iterator, Mapping
+from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
+
+import msgspec
 
 from nftproxy.model.addresses import Address, Protocol
 from nftproxy.model.objects import ObjectKey, Service
+from nftproxy.policy.extension import Settings
+from nftproxy.policy.flows import restrictions
 
 Versions = tuple[Service | None, Service | None]
 """A Service before and after a change, None if it doesn't exist."""
+
+
+def inseparable(
+    settings: Settings, changes: Mapping[ObjectKey, Versions], node_addresses: Collection[Address]
+) -> list[list[ObjectKey]]:
+    """Return the groups of Services that must change at once.
+
+    All other Services change port by port: those that keep their fronts, and a Service that comes or goes, if it
+    exchanges fronts with no other.  Otherwise a front might be in the blocks of two ports for a while.
+    """
+    groups = exchanging(changes, node_addresses) if len(changes) > 1 else map(list, [changes])
+    return [keys for keys in groups if not _changes_by_ports(settings, [changes[key] for key in keys])]
+
+
+def _changes_by_ports(settings: Settings, versions: Sequence[Versions]) -> bool:
+    """Whether Services that may exchange fronts change port by port: a single Service, or all keep their fronts."""
+    if len(versions) > 1 and any(old is None or new is None for old, new in versions):
+        return False
+    return all(old is None or new is None or old is new or _keeps_fronts(settings, old, new) for old, new in versions)
+
+
+def _keeps_fronts(settings: Settings, old: Service, new: Service) -> bool:
+    """Whether a Service differs only in how its fronts choose endpoints."""
+    if old.options != new.options and any(restrictions(settings, each) for each in (old, new)):
+        return False  # one port's block has the ranges of all ports
+    return old == msgspec.structs.replace(
+        new,
+        labels=old.labels,
+        faults=old.faults,
+        options=old.options,
+        proxied_ips=old.proxied_ips,
+        affinity_timeout=old.affinity_timeout,
+        traffic_distribution=old.traffic_distribution,
+    )
 
 
 def exchanging(changes: Mapping[ObjectKey, Versions], node_addresses: Collection[Address]) -> list[list[ObjectKey]]:
