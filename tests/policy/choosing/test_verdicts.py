@@ -214,6 +214,7 @@ def test_silent_endpoints_are_left_out(silent: str, cluster: str, local: str, re
     chosen = decide(candidates(slice_of(endpoints=all_, ports=["http:8080"])), node(), places)
     assert (hosts(chosen.cluster), hosts(chosen.local)) == (cluster, local)
     assert [verdict.cluster for verdict in chosen.verdicts] == reasons
+    assert [verdict.local for verdict in chosen.verdicts if not verdict.candidate.is_local] == [R.OTHER_NODE] * 3
 
 
 @quick()
