@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ast
 import functools
-import importlib.util
+import importlib.machinery
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -71,7 +71,7 @@ def uses(tree: ast.AST, own: set[str]) -> Iterator[str]:
 @functools.cache
 def names_of(library: str) -> frozenset[str]:
     """The private names that the installed modules of a library define, and of these modules."""
-    spec = importlib.util.find_spec(library)
+    spec = importlib.machinery.PathFinder.find_spec(library)
     assert spec, library
     assert spec.origin, library
     top = Path(spec.origin).parent

@@ -89,9 +89,15 @@ def is_in(path: Path, folder: str) -> bool:
     return f"/extensions/{folder}/" in path.as_posix()
 
 
-def naming(checkout: Path, feature: str) -> int:
+def features(checkout: Path) -> dict[str, str]:
+    """The words for each feature.  Those of an extension that `FEATURES` lacks are its folder's name."""
+    folders = sorted(each.parent.name for each in (checkout / "nftproxy" / "extensions").glob("*/__init__.py"))
+    return FEATURES | {name: name for name in folders if name not in FEATURES}
+
+
+def naming(checkout: Path, feature: str, words: str) -> int:
     """The number of files outside of a feature's folder that name it."""
-    pattern = re.compile(rf"(?:^|_)(?:{'|'.join(FEATURES[feature].split())})s?(?:_|$)")
+    pattern = re.compile(rf"(?:^|_)(?:{'|'.join(words.split())})s?(?:_|$)")
     others = OTHER_MEANINGS.get(feature, set())
 
     def names(path: Path) -> bool:
@@ -138,8 +144,8 @@ def rows(checkout: Path) -> Iterator[tuple[str, str]]:
     if entered.exists():
         for phase, count in re.findall(r"^(.*): every change enters (.*)$", entered.read_text(), re.MULTILINE):
             yield f"a plain change, {phase}", count
-    for feature in FEATURES:
-        yield f"files that name {feature}, outside of its folder", f"{naming(checkout, feature)}"
+    for feature, words in features(checkout).items():
+        yield f"files that name {feature}, outside of its folder", f"{naming(checkout, feature, words)}"
     for name in ("PortFacts", "TableFacts"):
         yield f"fields of {name}", f"{fields(checkout, name)}"
     has_extensions = (checkout / "nftproxy" / "extensions").exists()
@@ -149,7 +155,7 @@ def rows(checkout: Path) -> Iterator[tuple[str, str]]:
     yield "modules that `run` loads, without extensions", f"{len(own)} of {len(modules)}"
     proxys = [path for path in sources(checkout) if "/extensions/" not in path.as_posix()]
     yield "lines of the proxy", f"{lines(proxys):,}"
-    for feature in FEATURES:
+    for feature in features(checkout):
         found = [path for path in sources(checkout) if is_in(path, feature)]
         yield f"lines of {feature}", f"{lines(found):,}" if found else ""
 
