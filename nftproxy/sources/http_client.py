@@ -97,25 +97,34 @@ class _Stream(httpcore.AsyncNetworkStream):
     ) -> None:
         self._streams = streams
         streams.add(self)
-        self._reader = reader
-        self._writer = writer
+        self._ends: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = reader, writer
+        """None once it is closed.
+
+        httpx and httpcore keep a stream in cycles, until Python looks for garbage, and asyncio has a buffer of 256 KiB
+        for each connection by TLS.  A minute of outages kept 60 MB.
+        """
         self._server_names = names
 
     async def read(self, max_bytes: int, timeout: float | None = None) -> bytes:  # noqa: ASYNC109
         with _errors(httpcore.ReadTimeout, httpcore.ReadError):
+            reader, _ = self._open_ends()
             async with asyncio.timeout(timeout):
-                return await self._reader.read(max_bytes)
+                return await reader.read(max_bytes)
 
     async def write(self, buffer: bytes, timeout: float | None = None) -> None:  # noqa: ASYNC109
         with _errors(httpcore.WriteTimeout, httpcore.WriteError):
-            self._writer.write(buffer)
+            _, writer = self._open_ends()
+            writer.write(buffer)
             async with asyncio.timeout(timeout):
-                await self._writer.drain()
+                await writer.drain()
 
     async def aclose(self) -> None:
         self._streams.discard(self)
-        self._writer.transport.abort()
-        await asyncio.sleep(0)  # the loop closes the socket at its next turn, which may be its last
+        if self._ends:
+            _, writer = self._ends
+            self._ends = None
+            writer.transport.abort()
+            await asyncio.sleep(0)  # the loop closes the socket at its next turn, which may be its last
 
     async def start_tls(
         self,
@@ -127,27 +136,34 @@ class _Stream(httpcore.AsyncNetworkStream):
             try:
                 async with asyncio.timeout(timeout):
                     name = self._server_names.get(ssl_context, server_hostname)
-                    await self._writer.start_tls(ssl_context, server_hostname=name)
+                    _, writer = self._open_ends()
+                    await writer.start_tls(ssl_context, server_hostname=name)
             except BaseException:
                 await self.aclose()
                 raise
         return self
 
     def get_extra_info(self, info: str) -> Any:
+        reader, writer = self._ends or (None, None)
         if info == "is_readable":  # httpcore asks before it uses an idle connection again, which has nothing to say
-            return self._reader.at_eof() or self._writer.is_closing()
-        return self._writer.get_extra_info(_NAMES.get(info, info))
+            return not reader or not writer or reader.at_eof() or writer.is_closing()
+        return writer.get_extra_info(_NAMES.get(info, info)) if writer else None
+
+    def _open_ends(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        if not self._ends:
+            raise ConnectionAbortedError("the connection is closed")
+        return self._ends
 
 
 @contextlib.contextmanager
 def _errors(time_out: type[Exception], other: type[Exception]) -> Iterator[None]:
-    """Raise httpcore's errors instead of asyncio's."""
+    """Raise httpcore's errors instead of asyncio's, whose frames would keep the reader that keeps the error."""
     try:
         yield
     except TimeoutError as error:
-        raise time_out(str(error)) from error
+        raise time_out(str(error)) from error.with_traceback(None)
     except OSError as error:
-        raise other(str(error)) from error
+        raise other(str(error)) from error.with_traceback(None)
 
 
 _ERRORS = {

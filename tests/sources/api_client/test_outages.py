@@ -5,10 +5,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
+import gc
 import logging
 import re
+import ssl
 import subprocess
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
@@ -53,6 +56,36 @@ async def test_server_restarts(server: ApiServer, cluster: ApiClient, keeps_hist
     lists = listings(server, "services")
     assert len(lists) == (1 if keeps_history else 2)
     assert all(request.query["resourceVersion"] != "0" for request in lists[1:])
+
+
+async def test_ended_connections_leave_no_memory_behind(server: ApiServer, cluster: ApiClient) -> None:
+    """The buffers of a connection go when it ends, not when Python looks for garbage, which an agent seldom does."""
+
+    def connections() -> int:
+        """The client's connections by TLS, with those that only garbage has."""
+        return sum(isinstance(each, ssl.SSLObject) and not each.server_side for each in gc.get_objects())
+
+    gc.collect()
+    before = connections()
+    with garbage_kept():
+        async with following(server, cluster) as seen:
+            await seen.right()
+            for _ in range(5):
+                server.faults.add(*(Fault(Reset(), verb="watch", resource=name) for name in PLURALS))
+                server.restart()
+                await seen.right()
+            assert connections() - before <= 2 * len(PLURALS)
+        assert connections() - before <= 1
+
+
+@contextlib.contextmanager
+def garbage_kept() -> Iterator[None]:
+    """Keep Python from looking for garbage."""
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
 
 
 async def test_compacted_while_away(server: ApiServer, cluster: ApiClient) -> None:
