@@ -307,7 +307,7 @@ RARE = (
 DURING_THE_PROBE = "httpx jinja2 kr8s nftproxy.pipeline prometheus_client".split()
 """Modules that the agent imports only while a child process probes libnftables: more than half of the imports."""
 FOR_QUESTIONS = "nftproxy.agent.socket.queries nftproxy.explanation.words difflib".split()
-"""Modules that an agent needs for the first question at its socket, with a fifth of its modules."""
+"""Modules that an agent needs for the first question at its socket, with a tenth of its modules."""
 BROUGHT_ALONG = "html.entities pygments.lexers._mapping socksio.socks5".split()
 """Modules that libraries would import for features that an agent doesn't use, where they are installed."""
 

@@ -95,7 +95,8 @@ class Daemon:
         self._events = EventRecorder(state.node.name)
 
         self.metrics = Metrics(lambda metrics: measure(metrics, pipeline), extensions.metrics)
-        versions = (__version__, libnftables, platform.release(), this_build().label)
+        build = this_build()
+        versions = (__version__, libnftables, platform.release(), build.label)
         self.metrics.set("nftproxy_build_info", 1, *versions, configuration_digest(config))
         self._lock: AgentLock | None = None
         health = Health(config.sync_period, pipeline.generations)
@@ -113,6 +114,8 @@ class Daemon:
         proxies, statuses = (lambda: self.faults.other_proxies), [each.status for each in self._parts]
 
         def questions() -> Mapping[str, QueryHandler]:
+            if this_build() != build:  # the modules on disk don't fit those in memory
+                raise Unavailable("another version was installed since this agent began: restart the agent")
             from nftproxy.agent.socket.queries import QueryContext, query_handlers
 
             return query_handlers(QueryContext(pipeline, reporter, started, libnftables, source, proxies, statuses))

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable
+from functools import partial
 from logging.handlers import BufferingHandler
+from pathlib import Path
 
 import pytest
 
+from nftproxy import build
 from nftproxy.agent.daemon import Daemon
+from nftproxy.agent.socket.answers import NodeInputs
 from nftproxy.api.responses import ErrorStatus
+from nftproxy.commands.agent_client import AgentClient, NoAnswer
 from nftproxy.kernel.agent_lock import holder
 from nftproxy.kernel.child_process import in_scratch_namespace
 from nftproxy.kernel.threads import AsyncKernel
@@ -51,6 +56,45 @@ def _records_of_a_defect() -> list[str]:
 def test_a_defect_in_the_background_is_logged() -> None:
     """If a background task raises, the log has its traceback, and the agent goes on until it is stopped."""
     assert in_scratch_namespace(_records_of_a_defect) == ["nobody has thought of this"]
+
+
+def _answers_after_an_upgrade(file: Path) -> tuple[str, str]:
+    """Ask an agent that began before an upgrade: the answers of one with a question before it, and of one without."""
+    answers = list[str]()
+
+    async def asked_for_the_node(path: Path) -> str:
+        client = AgentClient(str(path), 10)
+        try:
+            return (await asyncio.to_thread(client.get, NodeInputs, "/v1/node")).name
+        except NoAnswer as error:
+            return error.what
+
+    async def main(path: Path, *, asks_before: bool) -> None:
+        build.FILE.write_text("$Format")
+        daemon = Daemon(pipeline(agent_socket=str(path)), lambda: "a test")
+
+        async def upgraded() -> None:
+            await until(path.exists)
+            if asks_before:
+                await asked_for_the_node(path)
+            build.FILE.write_text("0123456789abcdef\nanother\n")
+            answers.append(await asked_for_the_node(path))
+
+        await _run(daemon, upgraded())
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(build, "FILE", file)
+        for asks_before in (True, False):
+            asyncio.run(main(file.with_name(f"{asks_before}.sock"), asks_before=asks_before))
+    before, after = answers
+    return before, after
+
+
+def test_a_first_question_after_an_upgrade_gets_no_answer_of_two_versions(tmp_path: Path) -> None:
+    """The modules for questions are loaded by the first.  If other files lie there meanwhile, the agent says so."""
+    before, after = in_scratch_namespace(partial(_answers_after_an_upgrade, tmp_path / "commit.txt"))
+    assert before == "node-a"
+    assert "another version was installed since this agent began: restart the agent" in after
 
 
 def _holders_at_a_failing_end() -> tuple[bool, bool]:

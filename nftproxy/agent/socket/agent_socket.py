@@ -48,7 +48,7 @@ class AgentSocket:
         Args:
             path: the path of the socket, "" for no socket.
             questions: imports and returns the handlers, by the paths of requests.  The first request calls it, in a
-                thread, as they need a fifth of the agent's modules.
+                thread, as they need a tenth of the agent's modules.  It may raise NftproxyError.
             reserve: lends descriptors for connections when the process has no others.
         """
         self._path = path
@@ -97,7 +97,10 @@ class AgentSocket:
         if not self._may_ask(request.connection):
             return _text(403, "only root and the agent's own user may ask")
         if self._questions is None:
-            self._questions = await asyncio.to_thread(self._find_questions)
+            try:
+                self._questions = await asyncio.to_thread(self._find_questions)
+            except NftproxyError as error:
+                return _text(503, str(error))
         question = self._questions.get(request.path)
         if question is None:
             return _text(404, "unknown request")

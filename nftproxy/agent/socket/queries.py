@@ -41,6 +41,7 @@ from nftproxy.config.configz import configuration_digest, configz
 from nftproxy.explanation.answer import ExplainedPlace, Explanation
 from nftproxy.explanation.answering import explaining
 from nftproxy.explanation.expected import missing_chains, with_kernel
+from nftproxy.explanation.explained_extension import words_of
 from nftproxy.explanation.packets import planning
 from nftproxy.explanation.question import Question, parse_source, parse_to
 from nftproxy.kernel.capabilities import known_lacks
@@ -99,6 +100,7 @@ class QueryContext(NamedTuple):
 def query_handlers(known: QueryContext) -> Mapping[str, QueryHandler]:
     """Return the handlers, by the paths of requests."""
     pipeline = known.pipeline
+    _ = tuple(words_of(pipeline))  # loads them now: later the files may be those of another version
     about_the_cluster = {
         **{name: _listing(known, rows) for name, rows in LISTINGS.items()},
         "conflicts": _listing(known, LISTINGS["conflicts"], _own_ports),
