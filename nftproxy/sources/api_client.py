@@ -49,7 +49,7 @@ from nftproxy.sources.plugins import PluginRunner
 from nftproxy.sources.server_addresses import ServerAddresses
 
 if TYPE_CHECKING:
-    import httpx  # api_connection.py imports it, with less beside it
+    import httpx
 
 
 class ResourceActivity(msgspec.Struct):

@@ -19,7 +19,7 @@ import ssl
 import zlib
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Iterable, Iterator, Mapping
 from contextlib import aclosing
-from typing import TYPE_CHECKING, Any
+from typing import Any, NoReturn
 from urllib.parse import quote
 
 import httpcore
@@ -29,10 +29,6 @@ from nftproxy.api.decode import show
 from nftproxy.sources.credentials import Credentials
 from nftproxy.sources.proxies import Proxy
 from nftproxy.sources.tls import system_authorities, tls_context
-
-if TYPE_CHECKING:
-    import httpx  # api_connection.py imports it, with less beside it
-
 
 _NAMES = {"server_addr": "peername", "client_addr": "sockname"}
 """asyncio's names of what httpcore asks for, where they differ."""
@@ -107,13 +103,13 @@ class _Stream(httpcore.AsyncNetworkStream):
 
     async def read(self, max_bytes: int, timeout: float | None = None) -> bytes:  # noqa: ASYNC109
         with _errors(httpcore.ReadTimeout, httpcore.ReadError):
-            reader, _ = self._open_ends()
+            reader, _ = self._ends or _refuse()
             async with asyncio.timeout(timeout):
                 return await reader.read(max_bytes)
 
     async def write(self, buffer: bytes, timeout: float | None = None) -> None:  # noqa: ASYNC109
         with _errors(httpcore.WriteTimeout, httpcore.WriteError):
-            _, writer = self._open_ends()
+            _, writer = self._ends or _refuse()
             writer.write(buffer)
             async with asyncio.timeout(timeout):
                 await writer.drain()
@@ -136,7 +132,7 @@ class _Stream(httpcore.AsyncNetworkStream):
             try:
                 async with asyncio.timeout(timeout):
                     name = self._server_names.get(ssl_context, server_hostname)
-                    _, writer = self._open_ends()
+                    _, writer = self._ends or _refuse()
                     await writer.start_tls(ssl_context, server_hostname=name)
             except BaseException:
                 await self.aclose()
@@ -149,10 +145,9 @@ class _Stream(httpcore.AsyncNetworkStream):
             return not reader or not writer or reader.at_eof() or writer.is_closing()
         return writer.get_extra_info(_NAMES.get(info, info)) if writer else None
 
-    def _open_ends(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        if not self._ends:
-            raise ConnectionAbortedError("the connection is closed")
-        return self._ends
+
+def _refuse() -> NoReturn:
+    raise ConnectionAbortedError("the connection is closed")
 
 
 @contextlib.contextmanager
