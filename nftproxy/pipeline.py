@@ -506,7 +506,7 @@ class Pipeline:
         return not invalid.everything and self._unfinished.keys().isdisjoint(services)
 
     def _wholes(self, invalid: Invalidation, versions: Mapping[ObjectKey, Versions]) -> list[list[ObjectKey]]:
-        """Return the groups of Services that must change at once.  All others change port by port."""
+        """Return the groups of Services that must change at once.  All other Services change port by port."""
         if not invalid.services:  # as in nearly every change
             return []
         claiming = {key: versions[key] for key in versions if key in invalid.services}

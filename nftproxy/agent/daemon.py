@@ -41,7 +41,9 @@ from nftproxy.agent.reporting.local_gaps import LocalGaps
 from nftproxy.agent.reporting.measurements import measure
 from nftproxy.agent.reporting.metrics import Metrics
 from nftproxy.agent.reporting.sync_reporter import SyncReporter
-from nftproxy.agent.socket.agent_socket import AgentSocket, QueryHandler
+from nftproxy.agent.socket.agent_socket import AgentSocket
+from nftproxy.agent.socket.late_handlers import load_handlers
+from nftproxy.agent.socket.query_context import QueryContext
 from nftproxy.api.kinds import kinds_for
 from nftproxy.build import this_build
 from nftproxy.config.configz import configuration_digest
@@ -112,15 +114,8 @@ class Daemon:
         given = AgentContext(pipeline, self._kernel, self.metrics, self.faults, report)
         self._parts = tuple(filter(None, [make(given) for make in extensions.parts]))
         proxies, statuses = (lambda: self.faults.other_proxies), [each.status for each in self._parts]
-
-        def questions() -> Mapping[str, QueryHandler]:
-            if this_build() != build:  # the modules on disk don't fit those in memory
-                raise Unavailable("another version was installed since this agent began: restart the agent")
-            from nftproxy.agent.socket.queries import QueryContext, query_handlers
-
-            return query_handlers(QueryContext(pipeline, reporter, started, libnftables, source, proxies, statuses))
-
-        self._agent_socket = AgentSocket(config.agent_socket, questions, self._reserve)
+        context = QueryContext(pipeline, reporter, started, libnftables, build, source, proxies, statuses)
+        self._agent_socket = AgentSocket(config.agent_socket, partial(load_handlers, context), self._reserve)
         gaps = LocalGaps(pipeline, self.metrics)
         exposed = [gaps.exposition, *(each.exposition for each in self._parts)]
         note_taken = pipeline.health_checks.note_taken

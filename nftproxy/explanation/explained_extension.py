@@ -1,6 +1,6 @@
-"""An extension that has words: what a feature of ours adds to explanations and listings.
+"""An extension that adds words to explanations and listings.
 
-So an extension is one value, and rules know nothing of words.
+An extension is one value, and rules know nothing of its words.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The words of extensions: what a feature of ours adds to explanations and listings."""
+"""The words of an extension, which it adds to explanations and listings."""
 
 from __future__ import annotations
 

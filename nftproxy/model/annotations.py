@@ -95,9 +95,9 @@ class Option(Generic[T_co]):
 
 
 def joined(options: Iterable[Option[Any]]) -> tuple[Option[Any], ...]:
-    """Return the options.  Those that share a name become one option, which has the words of all.
+    """Return the options.  Options with the same name become one option, which has the words of all of them.
 
-    The key of each of them finds its value.  An extension ignores the words of others.
+    Each of these options is a key of its value.  An extension ignores words that other extensions declare.
     """
     found: dict[str, Option[Any]] = {}
     for option in options:

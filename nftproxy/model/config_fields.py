@@ -83,9 +83,9 @@ class ConfigField(Generic[T_co]):
 
 
 def joined_fields(fields: Iterable[ConfigField[Any]]) -> tuple[ConfigField[Any], ...]:
-    """Return the fields.  Those that share a name become one field, which has the words and replacements of all.
+    """Return the fields.  Fields with the same name become one, which has the words and replacements of all of them.
 
-    The key of each of them finds its value (`annotations.joined`).
+    Each of these fields is a key of its value (`annotations.joined`).
     """
     found: dict[str, ConfigField[Any]] = {}
     for field in fields:

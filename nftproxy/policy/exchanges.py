@@ -42,7 +42,7 @@ def _changes_by_ports(settings: Settings, versions: Sequence[Versions]) -> bool:
 def _keeps_fronts(settings: Settings, old: Service, new: Service) -> bool:
     """Whether a Service differs only in how its fronts choose endpoints."""
     if old.options != new.options and any(restrictions(settings, each) for each in (old, new)):
-        return False  # one port's block has the ranges of all ports
+        return False  # a block of one port has the source ranges of all ports
     return old == msgspec.structs.replace(
         new,
         labels=old.labels,

@@ -152,7 +152,10 @@ def _refuse() -> NoReturn:
 
 @contextlib.contextmanager
 def _errors(time_out: type[Exception], other: type[Exception]) -> Iterator[None]:
-    """Raise httpcore's errors instead of asyncio's, whose frames would keep the reader that keeps the error."""
+    """Raise httpcore's errors instead of asyncio's.
+
+    asyncio's reader keeps its error, and the error's traceback would keep the reader.
+    """
     try:
         yield
     except TimeoutError as error:

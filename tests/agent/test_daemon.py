@@ -59,7 +59,7 @@ def test_a_defect_in_the_background_is_logged() -> None:
 
 
 def _answers_after_an_upgrade(file: Path) -> tuple[str, str]:
-    """Ask an agent that began before an upgrade: the answers of one with a question before it, and of one without."""
+    """Ask two agents that began before an upgrade.  Only the first was also asked before the upgrade."""
     answers = list[str]()
 
     async def asked_for_the_node(path: Path) -> str:

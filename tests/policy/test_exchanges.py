@@ -6,8 +6,8 @@ import pytest
 
 from nftproxy.model.addresses import Address
 from nftproxy.model.objects import Service
-from nftproxy.policy.exchanges import exchanging
-from tests.support.factories import key, service
+from nftproxy.policy.exchanges import Versions, exchanging, inseparable
+from tests.support.factories import key, service, settings
 
 NODE_ADDRESSES = [Address("192.168.0.2")]
 WEB = service("shop/web", cluster_ips=["10.96.0.10"], ports=["80:30080"], external_ips=["198.51.100.7"])
@@ -39,3 +39,30 @@ def test_a_service_between_two_others_joins_them() -> None:
     between = service("shop/between", cluster_ips=["10.96.0.9"], external_ips=["10.96.0.1", "10.96.0.3"])
     changes = {each.key: (each, each) for each in (*others, between)}
     assert exchanging(changes, []) == [[key("shop/1"), key("shop/3"), key("shop/between")], [key("shop/2")]]
+
+
+RIVAL = service("shop/rival", cluster_ips=["10.96.0.10"])
+RANDOM, IN_TURN = (
+    tuple(service(str(each.key), cluster_ips=["10.96.0.10"], annotations={"algorithm": word}) for each in (WEB, RIVAL))
+    for word in ("random", "round-robin")
+)
+
+
+@pytest.mark.parametrize(
+    ("versions", "together"),
+    [
+        ([(RANDOM[0], IN_TURN[0]), (RANDOM[1], IN_TURN[1])], False),
+        ([(RANDOM[0], IN_TURN[0]), (RANDOM[1], RANDOM[1])], False),
+        ([(RANDOM[0], IN_TURN[0]), (None, RANDOM[1])], True),
+        ([(RANDOM[0], IN_TURN[0]), (RANDOM[1], None)], True),
+        ([(RANDOM[0], IN_TURN[0]), (RANDOM[1], service("shop/rival", cluster_ips=["10.96.0.9"]))], True),
+        ([(None, RANDOM[0])], False),
+        ([(RANDOM[0], None)], False),
+    ],
+    ids=["all keep fronts", "one is the same", "one comes", "one goes", "one moves", "alone, comes", "alone, goes"],
+)
+def test_services_that_keep_their_fronts_change_in_turn(versions: list[Versions], together: bool) -> None:
+    """Of Services with an address in common, each changes in turn if all of them keep their fronts."""
+    changes = {each.key: (old, new) for old, new in versions if (each := new or old)}
+    keys = list(changes)
+    assert inseparable(settings(), changes, NODE_ADDRESSES) == ([keys] if together else [])

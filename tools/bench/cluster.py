@@ -29,7 +29,7 @@ CREATED = "2026-01-01T00:00:00Z"
 NODE, NODE_IP = "node-0", "192.168.0.2"
 CLUSTER_CIDR, SERVICE_CIDR = "10.0.0.0/10", "10.96.0.0/13"
 NODES = 1000
-ADDRESSES = 4194023  # a prime just below what 10.0.1.0 to 10.63.255.255 has
+ADDRESSES = 4194023  # a prime just below the number of addresses from 10.0.1.0 to 10.63.255.255
 STEP = 2654435761  # from a pod's address to the next pod's
 SPARE = 1 << 21  # the number of the first pod that no Service has at the beginning
 

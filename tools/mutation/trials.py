@@ -275,6 +275,11 @@ class _Recorder:
         if files:
             self._coverage.start()
 
+    def pytest_collection_finish(self) -> None:
+        """Import all of the files before the first test: what runs during an import belongs to no single test."""
+        for file in (each for each in self._files if each.endswith(".py")):
+            importlib.import_module(file.removesuffix(".py").replace("/", "."))
+
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, object, object]:
         self._switch(item.nodeid)

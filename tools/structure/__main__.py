@@ -90,7 +90,7 @@ def is_in(path: Path, folder: str) -> bool:
 
 
 def features(checkout: Path) -> dict[str, str]:
-    """The words for each feature.  Those of an extension that `FEATURES` lacks are its folder's name."""
+    """The words for each feature.  If `FEATURES` lacks an extension, the word is its folder's name."""
     folders = sorted(each.parent.name for each in (checkout / "nftproxy" / "extensions").glob("*/__init__.py"))
     return FEATURES | {name: name for name in folders if name not in FEATURES}
 

@@ -47,8 +47,8 @@ class AgentSocket:
 
         Args:
             path: the path of the socket, "" for no socket.
-            questions: imports and returns the handlers, by the paths of requests.  The first request calls it, in a
-                thread, as they need a tenth of the agent's modules.  It may raise NftproxyError.
+            questions: returns the handlers, by the paths of requests, or raises NftproxyError.  The first request calls
+                it, in a thread, as the handlers' modules must be imported first.
             reserve: lends descriptors for connections when the process has no others.
         """
         self._path = path

@@ -10,14 +10,12 @@ import itertools
 import os
 import platform
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 
 import msgspec
 
 from nftproxy.agent.pod_routes import sample
 from nftproxy.agent.reporting.health import HealthStatus, Moment
-from nftproxy.agent.reporting.sync_reporter import SyncReporter
 from nftproxy.agent.socket.agent_socket import QueryHandler
 from nftproxy.agent.socket.answers import (
     AffinityMap,
@@ -33,6 +31,7 @@ from nftproxy.agent.socket.answers import (
 )
 from nftproxy.agent.socket.connections import connections
 from nftproxy.agent.socket.listings import LISTINGS, ListingScope
+from nftproxy.agent.socket.query_context import QueryContext, Status
 from nftproxy.agent.socket.readiness import elements_of_earlier_agent, when_known
 from nftproxy.agent.socket.remembered_clients import affinity_maps, clients
 from nftproxy.agent.socket.shared_reading import GOING_ON, SharedReading, signs_of_life
@@ -41,13 +40,11 @@ from nftproxy.config.configz import configuration_digest, configz
 from nftproxy.explanation.answer import ExplainedPlace, Explanation
 from nftproxy.explanation.answering import explaining
 from nftproxy.explanation.expected import missing_chains, with_kernel
-from nftproxy.explanation.explained_extension import words_of
 from nftproxy.explanation.packets import planning
 from nftproxy.explanation.question import Question, parse_source, parse_to
 from nftproxy.kernel.capabilities import known_lacks
 from nftproxy.kernel.nfnetlink.elements import ElementLookup
 from nftproxy.kernel.nfnetlink.nft_queries import hooked_chains
-from nftproxy.kernel.others.other_proxies import Traces
 from nftproxy.model.addresses import FAMILY_NAMES, Family
 from nftproxy.model.codes import Code
 from nftproxy.model.errors import BadInput, Problem, Unavailable
@@ -75,32 +72,12 @@ OF_PACKETS = (
 )
 """Warnings about the node that an explanation repeats, as the rules don't show them."""
 
-Status = Callable[[], Mapping[str, Sequence[str]]]
-"""Returns lines about a feature, by their titles, and may read the kernel."""
-
 _encode = msgspec.json.Encoder().encode
-
-
-class QueryContext(NamedTuple):
-    """The sources of answers.
-
-    `source` names the source of objects, `libnftables` is the library's version, and `statuses` are the lines that
-    extensions add (`AgentPart.status`).
-    """
-
-    pipeline: Pipeline
-    reporter: SyncReporter
-    started: float
-    libnftables: str
-    source: Callable[[], str]
-    other_proxies: Callable[[], Traces]
-    statuses: Sequence[Status] = ()
 
 
 def query_handlers(known: QueryContext) -> Mapping[str, QueryHandler]:
     """Return the handlers, by the paths of requests."""
     pipeline = known.pipeline
-    _ = tuple(words_of(pipeline))  # loads them now: later the files may be those of another version
     about_the_cluster = {
         **{name: _listing(known, rows) for name, rows in LISTINGS.items()},
         "conflicts": _listing(known, LISTINGS["conflicts"], _own_ports),

@@ -12,8 +12,9 @@ import pytest
 
 from nftproxy.agent.socket import queries, shared_reading
 from nftproxy.agent.socket.answers import AgentState, ConflictRow, End, EndpointRow, Line, ServiceRow
-from nftproxy.agent.socket.queries import QueryContext
+from nftproxy.agent.socket.query_context import QueryContext
 from nftproxy.agent.socket.readiness import ClusterUnknown
+from nftproxy.build import this_build
 from nftproxy.commands.list import LISTINGS
 from nftproxy.explanation.answer import Explanation
 from nftproxy.extensions.external_addresses.fields import ExternalAddresses, Ping
@@ -36,7 +37,7 @@ def knowing(made: Pipeline) -> QueryContext:
     """A query context about this pipeline."""
     reports = reporter(made)
     reports.ingested()
-    return QueryContext(made, reports, 0.0, "1.0.6", lambda: "here", dict)
+    return QueryContext(made, reports, 0.0, "1.0.6", this_build(), lambda: "here", dict)
 
 
 def crowd() -> Pipeline:
@@ -109,7 +110,7 @@ def test_nothing_is_answered_before_the_first_listing(path: str) -> None:
     reports = reporter(made)
     reports.activities = lambda: (activity,)
     reports.waits_for(["services", "endpointslices"])
-    known = QueryContext(made, reports, 0.0, "1.0.6", lambda: "here", dict)
+    known = QueryContext(made, reports, 0.0, "1.0.6", this_build(), lambda: "here", dict)
     why = r"waits for the first listing of services \(403 Forbidden\), and for the first listing of endpointslices; "
     with pytest.raises(ClusterUnknown, match=why):
         asyncio.run(lines(queries.query_handlers(known)[f"/v1/{path}"]({"to": "10.96.0.1:80"})))
@@ -121,7 +122,7 @@ def test_a_refusal_waits_for_the_reason(monkeypatch: pytest.MonkeyPatch) -> None
     reports = reporter(made)
     reports.activities = lambda: (activity,)
     reports.waits_for(["services"])
-    known = QueryContext(made, reports, 0.0, "1.0.6", lambda: "here", dict)
+    known = QueryContext(made, reports, 0.0, "1.0.6", this_build(), lambda: "here", dict)
 
     async def pause(_seconds: float) -> None:
         activity.problem = "403 Forbidden"

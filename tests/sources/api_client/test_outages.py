@@ -62,7 +62,7 @@ async def test_ended_connections_leave_no_memory_behind(server: ApiServer, clust
     """The buffers of a connection go when it ends, not when Python looks for garbage, which an agent seldom does."""
 
     def connections() -> int:
-        """The client's connections by TLS, with those that only garbage has."""
+        """The number of the client's connections by TLS, also of connections that are garbage."""
         return sum(isinstance(each, ssl.SSLObject) and not each.server_side for each in gc.get_objects())
 
     gc.collect()

@@ -104,7 +104,7 @@ def service_cidr(name: str = "kubernetes", *cidrs: str) -> Manifest:
 
 
 def delete(server: ApiServer, objects: Iterable[Manifest]) -> None:
-    """Delete objects, those that the server has."""
+    """Delete objects.  An object that the server lacks is skipped."""
     for each in objects:
         name = each["kind"], each["metadata"]["namespace"], each["metadata"]["name"]
         if server.get(*name) is not None:
