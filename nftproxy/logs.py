@@ -198,10 +198,18 @@ class UnblockedHandler(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         """Write a record, after a line about the lines dropped before it."""
-        count = self.dropped - self._told
-        if count and self._write(self._line(_dropped(count))):
-            self._told += count
+        self.report_dropped()
         self.dropped += not self._write(self._line(record))
+
+    def report_dropped(self) -> None:
+        """Write a line about the lines that were dropped since the last such line, if any.  Any thread may call it."""
+        self.acquire()
+        try:
+            count = self.dropped - self._told
+            if count and self._write(self._line(_dropped(count))):
+                self._told += count
+        finally:
+            self.release()
 
     def _line(self, record: logging.LogRecord) -> str:
         try:
@@ -245,8 +253,17 @@ def _plain(value: object) -> object:
 
 def dropped_lines() -> int:
     """The number of lines of the log that were dropped since `set_up`."""
-    handlers = (each for each in logging.getLogger().handlers if isinstance(each, UnblockedHandler))
-    return sum(each.dropped for each in handlers)
+    return sum(each.dropped for each in _handlers())
+
+
+def report_dropped() -> None:
+    """Log how many lines were dropped, if the log can be written again and nothing has said so yet."""
+    for each in _handlers():
+        each.report_dropped()
+
+
+def _handlers() -> list[UnblockedHandler]:
+    return [each for each in logging.getLogger().handlers if isinstance(each, UnblockedHandler)]
 
 
 def set_up(wanted: Logging) -> None:

@@ -156,6 +156,18 @@ def test_lines_that_nobody_reads_are_dropped(pipe: tuple[int, int]) -> None:
     assert os.read(pipe[0], 1 << 20).decode().splitlines() == [missing, "last", "very last"]
 
 
+@pytest.mark.usefixtures("restored")
+def test_a_log_that_is_read_again_says_what_is_missing(pipe: tuple[int, int]) -> None:
+    """The number of dropped lines comes without a next line, once."""
+    handler, log = unblocked(pipe[1])
+    logging.getLogger().handlers[:] = [handler]
+    log("a" * 9000)
+    os.read(pipe[0], 1 << 20)
+    logs.report_dropped()
+    logs.report_dropped()
+    assert os.read(pipe[0], 1 << 20) == b"\ndropped 1 lines of the log, which nobody read in time\n"
+
+
 def test_a_line_that_is_cut_ends_its_line(pipe: tuple[int, int]) -> None:
     """If a line doesn't fit into the pipe, its rest is dropped, and the next line begins anew."""
     handler, log = unblocked(pipe[1])

@@ -52,7 +52,7 @@ from nftproxy.kernel.conntrack.sweeps import SweepQueue
 from nftproxy.kernel.drift import CommitListener, TableWatch
 from nftproxy.kernel.libnftables import Kernel
 from nftproxy.kernel.threads import AsyncKernel, NotedThreads
-from nftproxy.logs import line_filter, warn
+from nftproxy.logs import line_filter, report_dropped, warn
 from nftproxy.model.codes import Code
 from nftproxy.model.errors import Unavailable
 from nftproxy.model.events import Event
@@ -238,9 +238,10 @@ class Daemon:
 
 
 async def report_left_out() -> None:
-    """Log the number of lines that the budget left out, again and again, until cancelled."""
+    """Log the number of lines that the budget left out, or that were dropped, again and again, until cancelled."""
     while True:
         await asyncio.sleep(NOTE_EVERY)
+        report_dropped()
         line_filter.report_left_out()
 
 

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import io
 import os
+import socket
+import stat
+import struct
 import sys
 from pathlib import Path
 from typing import NoReturn
@@ -14,6 +18,8 @@ import click
 from nftproxy.logs import UnblockedFile
 
 _NAMES = ("stdin", "stdout", "stderr")
+_LEAST_WAIT = struct.pack("@ll", 0, 1000)
+"""A socket's time limit for a write (SO_SNDTIMEO), a struct timeval: a millisecond.  Zero is no limit."""
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
 
@@ -35,9 +41,28 @@ def unblock_errors() -> None:
     A runtime that no longer reads standard error would else keep an agent that ends with an error from ending.
     """
     if sys.__stderr__ and sys.stderr is sys.__stderr__:
+        descriptor = sys.stderr.fileno()
+        _unblock(descriptor)
         sys.stderr = io.TextIOWrapper(
-            UnblockedFile(sys.stderr.fileno()), "utf-8", errors="backslashreplace", line_buffering=True
+            UnblockedFile(descriptor), "utf-8", errors="backslashreplace", line_buffering=True
         )
+
+
+def _unblock(descriptor: int) -> None:
+    """Let no write wait, whoever writes.  The last words of a library or of faulthandler would else stop a crash.
+
+    O_NONBLOCK would count for all processes that have the open file, so a pipe or terminal is opened anew.  A pipe of
+    another user, or without /proc, can't be.  There `UnblockedFile` asks before each write.
+    """
+    mode = os.fstat(descriptor).st_mode
+    with contextlib.suppress(OSError):
+        if stat.S_ISSOCK(mode):
+            with socket.socket(fileno=os.dup(descriptor)) as stream:
+                stream.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _LEAST_WAIT)
+        elif not stat.S_ISREG(mode):
+            again = os.open(f"/proc/self/fd/{descriptor}", os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY)
+            os.dup2(again, descriptor)
+            os.close(again)
 
 
 def give_up_output(error: OSError) -> NoReturn:

@@ -198,6 +198,8 @@ def _of_agent(agent: AgentState) -> Iterator[Topic]:
     yield "Other proxies", _proxies(agent.other_proxies)
     yield "Missing", list(agent.missing)
     yield "Warnings", list(agent.warnings)
+    if agent.dropped_lines:
+        yield "Log", [f"lines that were dropped, as nobody read them in time: {agent.dropped_lines}"]
     yield "Versions", [_versions(agent.versions)]
 
 

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
+import pty
+import signal
+import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -42,6 +46,38 @@ def test_an_agent_that_ends_waits_for_no_reader_of_its_error(tmp_path: Path, stu
     bad.write_text("apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\nclusterCIDR: [5]\n")
     command = [*PROGRAM, "run", *(each.format(bad=bad) for each in arguments)]
     assert subprocess.run(command, stderr=stuck, cwd=CHECKOUT, check=False, timeout=120).returncode == 2
+
+
+def _sockets() -> tuple[int, int]:
+    """The reading and the writing end of a stream that is full."""
+    reading, writing = socket.socketpair()
+    writing.setblocking(False)
+    with contextlib.suppress(BlockingIOError):
+        while True:
+            writing.send(b"x" * 1024)
+    writing.setblocking(True)
+    return reading.detach(), writing.detach()
+
+
+LAST_WORDS = """\
+import faulthandler, os, sys
+from nftproxy.commands.standard_streams import unblock_errors
+unblock_errors()
+faulthandler.enable()
+sys.stderr.write("x" * 10**6)
+os.abort()
+"""
+
+
+@pytest.mark.parametrize("pair", [os.pipe, pty.openpty, _sockets])
+def test_a_crash_waits_for_no_reader_of_its_last_words(pair: Callable[[], tuple[int, int]]) -> None:
+    """A pipe, terminal or socket that nobody reads keeps no process from its end, and blocks others as before."""
+    reading, writing = pair()
+    command = [sys.executable, "-c", LAST_WORDS]
+    assert subprocess.run(command, stderr=writing, cwd=CHECKOUT, check=False, timeout=120).returncode == -signal.SIGABRT
+    assert os.get_blocking(writing)
+    os.close(reading)
+    os.close(writing)
 
 
 @pytest.mark.parametrize("redirection", ["2>&-", "2>/dev/full", "<&- >&- 2>&-"])

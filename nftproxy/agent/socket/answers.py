@@ -264,6 +264,8 @@ class AgentState(msgspec.Struct, frozen=True, rename="camel"):
     configuration: str = ""
     """A digest of the configuration without the node's name: nodes of the same configuration have the same."""
     is_eligible: bool = True
+    dropped_lines: int = 0
+    """Lines of the agent's log that nobody read in time."""
 
 
 class NodeInputs(msgspec.Struct, frozen=True, rename="camel"):

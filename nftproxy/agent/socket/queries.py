@@ -45,6 +45,7 @@ from nftproxy.explanation.question import Question, parse_source, parse_to
 from nftproxy.kernel.capabilities import known_lacks
 from nftproxy.kernel.nfnetlink.elements import ElementLookup
 from nftproxy.kernel.nfnetlink.nft_queries import hooked_chains
+from nftproxy.logs import dropped_lines
 from nftproxy.model.addresses import FAMILY_NAMES, Family
 from nftproxy.model.codes import Code
 from nftproxy.model.errors import BadInput, Problem, Unavailable
@@ -305,6 +306,7 @@ def _agent_state(known: QueryContext, affinity: Iterable[AffinityMap], earlier: 
         missing=known_lacks(),
         versions=Versions(__version__, platform.release(), known.libnftables, platform.python_version()),
         configuration=configuration_digest(pipeline.settings.config),
+        dropped_lines=dropped_lines(),
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 import re
+import sys
 from pathlib import Path
 
 import pytest
@@ -31,5 +32,7 @@ def test_the_agent_goes_on(tmp_path: Path) -> None:
         dropped = re.search(r"^nftproxy_log_lines_dropped_total (\d+)\.0$", metrics, re.MULTILINE)
         assert dropped
         assert int(dropped[1]) > 0
+        status = agent.run(sys.executable, "-m", "nftproxy", "status", "--agent-socket", str(agent.socket_path))
+        assert "\nLog:              lines that were dropped, as nobody read them in time: " in status
         assert agent.stop() == 0
     os.close(reading)
