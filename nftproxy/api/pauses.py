@@ -53,6 +53,7 @@ class Pause(NamedTuple):
     reason: str = ""  # for the log, "" if all is well
     is_fault: bool = True  # whether to log a warning
     awaits_server: bool = False  # end the pause once the server answers any other request of this node
+    is_cut: bool = False  # the connection broke under an answer, as may those of all resources at once
     code: Code = Code.API_UNHELPFUL
 
     def seconds(self, chance: float) -> float:

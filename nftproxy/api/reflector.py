@@ -257,7 +257,7 @@ class Reflector:
     def receive_endless_list(self, bound: str, now: float) -> None:
         """Give up a listing that exceeds a bound, which is named in the log.  It begins anew after a pause."""
         self._move(Ending.OVERLONG)
-        self.receive_failure(f"giving up a list that has no end within {bound}", now)
+        self.receive_failure(f"giving up a list that has no end within {bound}", now, is_doubtful=True)
 
     def _end_probe(self, version: str) -> None:
         """Continue with the watch if the server, at this version, has reached the known version.  Otherwise list."""
@@ -353,7 +353,7 @@ class Reflector:
         elif self._reset_if_healthy(now):  # no fault, as balancers cut idle connections, unless the next request fails
             pause = self._failures.count_unanswered(reason, now)._replace(is_fault=False)
         else:
-            pause = self._failures.count_unhelpful(reason)
+            pause = self._failures.count_unhelpful(reason)._replace(is_cut=not is_doubtful)
             is_doubtful |= self.phase.is_list
         self._fail(pause, Ending.LOST, is_doubtful=is_doubtful)
 

@@ -104,6 +104,9 @@ NONSENSE = (AttributeError, KeyError, TypeError, ValueError, RecursionError)
 _SAY_AGAIN = 60.0
 """Seconds before the log says again that the server doesn't answer, with the reason of that moment."""
 
+_ONE_CUT = 5.0
+"""Seconds in which the log names a single resource whose connection broke: what cuts one at once cuts all."""
+
 _EVENTS = "events.k8s.io/v1"
 _MERGE_PATCH = {"Content-Type": "application/merge-patch+json"}
 
@@ -146,6 +149,7 @@ class ApiClient:
         self._server_answered = asyncio.Event()
         self._away_since: float | None = None
         self._said = 0.0  # when the log last said that the server is away
+        self._cut = float("-inf")  # when the log last said that a connection broke under an answer
         self._report_problems = report_problems
         self._report_request = report_request
         self._problems = Counter[str]()
@@ -306,8 +310,13 @@ class ApiClient:
         """Whether to log a pause.
 
         An outage is a line for all resources, and another each minute.  An answer that is an error is logged each time.
-        A connection that ends is no outage yet, as balancers cut idle connections.
+        A connection that ends is no outage yet, as balancers cut idle connections.  A cut of young connections is a
+        line for all resources.
         """
+        if pause.is_cut:
+            if self._away_since is not None or now() - self._cut < _ONE_CUT:
+                return False
+            self._cut = now()
         if not pause.awaits_server:
             return True
         if not pause.is_fault or (self._away_since is not None and now() - self._said < _SAY_AGAIN):

@@ -570,7 +570,7 @@ def test_a_cut_line() -> None:
     reflector = watching("5")
     assert len(reflector.receive_data(line("ADDED", service()) + line("DELETED", service())[:-1], 0.0)) == 1
     reflector.receive_end(0.0)
-    assert reflector.pause == Pause(0.5, 1.0, "the watch ended in the middle of a line")
+    assert reflector.pause == Pause(0.5, 1.0, "the watch ended in the middle of a line", is_cut=True)
     answer_version(reflector, "7")
     assert asked(reflector) == "watch 7"
     reflector.receive_end(HOUR)
@@ -622,7 +622,10 @@ def test_a_cut_that_is_mended_at_once_is_no_fault() -> None:
     assert reflector.pause.is_fault
     short = watching("5", ReflectorTimes(healthy=5.0))
     short.receive_failure("the connection broke", 4.0)
-    assert short.pause.is_fault
+    assert (short.pause.is_fault, short.pause.is_cut) == (True, True)
+    unreadable = watching("5")
+    unreadable.receive_data(b"<html>\n", 4.0)
+    assert (unreadable.pause.is_fault, unreadable.pause.is_cut) == (True, False)
 
 
 @pytest.mark.parametrize(("lived", "then"), [(299.5, "watch 5"), (298.0, "list limit=1")])
