@@ -23,9 +23,10 @@ import yaml
 from tests.support.objects import endpoint, endpoint_slice, service
 from tests.support.processes import CHECKOUT, KilledAtEnd, kill
 from tests.support.waiting import wait_until
+from tools.kubernetes.layout import CONTROL, CONTROL_PORT
 
-ADDRESS, PORT = "10.0.0.1", 6443
-HTTP, SOCKS = f"http://{ADDRESS}:3128", f"socks5://{ADDRESS}:1080"
+PLACE = f"{CONTROL}:{CONTROL_PORT}"
+HTTP, SOCKS = f"http://{CONTROL}:3128", f"socks5://{CONTROL}:1080"
 NODE = "node-a"
 USER_AND_NETWORK = ("--user", "--net")
 CONFIG = """\
@@ -50,10 +51,10 @@ class Detour(NamedTuple):
     """Whether nobody reads the agent's standard error, a pipe that is full after a line."""
 
 
-_SERVER = f"https://{ADDRESS}:{PORT}"
+_SERVER = f"https://{PLACE}"
 _THROUGH = f"{_SERVER} through the proxy {{}} (HTTPS_PROXY)"
 DETOURS = {
-    "around a proxy": Detour({"HTTPS_PROXY": HTTP, "NO_PROXY": "10.0.0.0/8,fd00::/8"}, _SERVER),
+    "around a proxy": Detour({"HTTPS_PROXY": HTTP, "NO_PROXY": "172.16.0.0/12,fd00::/8"}, _SERVER),
     "through a proxy by HTTP": Detour({"HTTPS_PROXY": HTTP}, _THROUGH.format(HTTP), "tinyproxy"),
     "through a proxy by SOCKS": Detour({"HTTPS_PROXY": SOCKS}, _THROUGH.format(SOCKS), "microsocks"),
     "with its log stuck": Detour({}, _SERVER, verbosity=4, is_log_stuck=True),
@@ -78,7 +79,7 @@ class Company(KilledAtEnd):
         comm = Path(f"/proc/{self._process.pid}/comm")
         wait_until(lambda: comm.read_text() == "sleep\n", lambda: "this machine makes no user namespaces")
         self.run("ip", "link", "set", "lo", "up")
-        self.run("ip", "address", "add", f"{ADDRESS}/32", "dev", "lo")
+        self.run("ip", "address", "add", f"{CONTROL}/32", "dev", "lo")
         return self
 
     def start(self, command: Sequence[str], **options: Any) -> subprocess.Popen[Any]:
@@ -133,12 +134,12 @@ class Company(KilledAtEnd):
     def _start_proxies(self, stack: ExitStack) -> None:
         """Start a proxy by HTTP and one by SOCKS, which take connections to any server."""
         config = self._directory / "tinyproxy.conf"
-        config.write_text(f"Port 3128\nListen {ADDRESS}\nLogLevel Connect\n")
+        config.write_text(f"Port 3128\nListen {CONTROL}\nLogLevel Connect\n")
         for port, *command in (
             ("3128", "tinyproxy", "-d", "-c", str(config)),
-            ("1080", "microsocks", "-i", ADDRESS, "-p", "1080"),
+            ("1080", "microsocks", "-i", CONTROL, "-p", "1080"),
         ):
-            ready = ("bash", "-c", f"</dev/tcp/{ADDRESS}/{port}")
+            ready = ("bash", "-c", f"</dev/tcp/{CONTROL}/{port}")
             log = stack.enter_context(self._log_of(command[0]).open("w"))
             stack.enter_context(self.running(*command, ready=ready, stdout=log, stderr=log))
 
@@ -147,8 +148,7 @@ class Company(KilledAtEnd):
 
     def _used_proxies(self) -> set[str]:
         """The proxies that have made a connection to the API server, by their logs."""
-        place = f"{ADDRESS}:{PORT}"
-        return {name for name in ("tinyproxy", "microsocks") if place in self._log_of(name).read_text()}
+        return {name for name in ("tinyproxy", "microsocks") if PLACE in self._log_of(name).read_text()}
 
     def _start_agent(self, stack: ExitStack, kubeconfig: Path, detour: Detour) -> tuple[subprocess.Popen[Any], Any]:
         config, log = self._directory / "config.yaml", self._directory / "agent.log"

@@ -67,7 +67,7 @@ def _by_trial(results: list[SupportResult]) -> Iterator[Sequence[str]]:
 
 def _command(result: SupportResult) -> str:
     """Return the command of a result, with the commit that has it if the checkout has it no more."""
-    return f"`{result.command}`" + (f" of commit {result.commit}" if result.commit else "")
+    return f"`{result.commit}: {result.command}`" if result.commit else f"`{result.command}`"
 
 
 def _said(groups: list[tuple[str, list[str]]]) -> str:
