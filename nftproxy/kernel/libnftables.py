@@ -59,10 +59,10 @@ EMPTY_RULESET = "flush ruleset\n"
 
 
 class TooLarge(Unavailable):
-    """The transaction is larger than this process may send in one message, and nothing happened.
+    """The declarations, or the dry run, are larger than this process may send in one message, and nothing happened.
 
-    This happens only without CAP_NET_ADMIN in the machine's first user namespace, where net.core.wmem_default is the
-    limit: some 5,000 elements.
+    This happens only without CAP_NET_ADMIN in the machine's first user namespace, where net.core.wmem_max is the limit:
+    some 5,000 elements with the default of kernels before 6.18.
     """
 
 
@@ -98,17 +98,17 @@ class _Session:
     def _apply_by_library(self, text: str) -> Commit:
         self._elements.invalidate()
         before = nft_queries.generation_by(self._asking)
-        if text:
-            self.run(text)
-        return Commit(before, nft_queries.generation_by(self._asking))
+        commits = self.run(text) if text else 1
+        after = nft_queries.generation_by(self._asking)
+        return Commit(after - 1 if after == before + commits else before, after)
 
-    def run(self, text: str, *, is_trial: bool = False) -> None:
-        """Execute a text.  Raises the exceptions of `_error`."""
+    def run(self, text: str, *, is_trial: bool = False) -> int:
+        """Execute a text, and return how many commits that takes.  Raises the exceptions of `_error`."""
         batch = self._batch(text)
         if batch:
-            self._send(batch, is_trial=is_trial)
-        else:
-            self._run_by_library(text, is_trial=is_trial)
+            return self._send(batch, is_trial=is_trial)
+        self._run_by_library(text, is_trial=is_trial)
+        return 1
 
     def _batch(self, text: str) -> LargeBatch | None:
         """Return a transaction with long commands as a batch, None if libnftables must execute all of it."""
@@ -129,12 +129,13 @@ class _Session:
             raise _error(*explain(text, path, error))
         return messages
 
-    def _send(self, batch: LargeBatch, *, is_trial: bool) -> None:
-        failure = batch.send(self.view.kernel, is_trial=is_trial)
-        if failure and not failure.statement:
+    def _send(self, batch: LargeBatch, *, is_trial: bool) -> int:
+        commits, failure = batch.send(self.view.kernel, is_trial=is_trial)
+        if failure and not failure.statement and not commits:
             self._run_by_library(batch.rest, is_trial=True)  # it names the statement, if that is refused by itself
         if failure:
             raise _error(f"{REFUSAL}: {os.strerror(failure.code)}", failure.statement)
+        return commits
 
     def _run_by_library(self, text: str, *, is_trial: bool) -> None:
         view = self.view
@@ -208,7 +209,7 @@ class Kernel:
         """Execute the transaction as a whole, and return the generations before and after it.
 
         Raises:
-            Refused: nothing of it happened.  The error names the statement at fault.
+            Refused: nothing of it happened, or in a user namespace a part.  The error names the statement at fault.
             TooLarge: nothing of it happened.  The machine's own root has no such limit.
             Unavailable: there is no libnftables, no permission, or the outcome is unknown.
         """
@@ -398,7 +399,7 @@ def _error(message: str, statement: str) -> NftproxyError:
     if os.strerror(errno.EPERM) in message:
         nft_queries.generation()  # raises, unless the permission is there and another program owns the table
     if os.strerror(errno.EMSGSIZE) in message:
-        return TooLarge(f"{message}: in a user namespace, net.core.wmem_default limits a transaction")
+        return TooLarge(f"{message}: in a user namespace, net.core.wmem_max limits a transaction")
     if any(os.strerror(each) in message for each in (errno.EMFILE, errno.ENFILE)):
         return Unavailable(message)
     if os.strerror(errno.ENOBUFS) in message:

@@ -9,6 +9,8 @@ takes two.  So long commands of elements are cut out of the text, and libnftable
 * The messages of elements are numbered, so an error of the kernel names the message, and its offset the element.
 * The batch names no generation, as with libnftables: encoding takes a second for 600,000 elements, and another program
   may commit meanwhile.  If it has declared a set anew, keys of another length are refused.
+* In a user namespace net.core.wmem_max limits a socket's messages, to 416 KiB by default before Linux 6.18.  There a
+  longer batch goes as several, in the order above: a table that is replaced has a gap, but the rules come.
 """
 
 from __future__ import annotations
@@ -55,6 +57,7 @@ _SEQUENCE = struct.Struct("=I")
 _SEQUENCE_OFFSET = 8  # in a message's header
 _CAPPED = 0x100  # NLM_F_CAPPED: an error doesn't repeat the whole message
 _ERROR_OFFSET = 2  # NLMSGERR_ATTR_OFFS
+_OVERHEAD = 32  # bytes of a socket's buffer that no message gets (netlink_sendmsg in net/netlink/af_netlink.c)
 
 Place = tuple[Family, str]
 """A set or map of ours."""
@@ -65,6 +68,13 @@ class Failure(NamedTuple):
 
     code: int
     statement: str
+
+
+class Sending(NamedTuple):
+    """The number of commits that sending a batch made, and the error that ended it.  Both if a part was refused."""
+
+    commits: int
+    failure: Failure | None
 
 
 class _Command(NamedTuple):
@@ -127,9 +137,12 @@ class LargeBatch:
             compiled = _compiled(self.rest, compile_text)
         self._layouts = {place: layout for place, layout in layouts.items() if layout}
         self._data = bytearray(nft.batch_limit(nft.BATCH_BEGIN))
+        self._ends: list[int] = []
+        """Where in the data a batch may end: after each message of elements, and after all that is compiled."""
         self._add_elements(commands, "delete")
         for each in compiled:
             self._data += each
+        self._ends.append(len(self._data))
         self._add_elements(commands, "add")
 
     def _whole(self, command: _Command) -> str:
@@ -151,6 +164,7 @@ class LargeBatch:
         self._data += made
         self._sent.append(_Sent(command, start, end, len(made) - len(elements)))
         _SEQUENCE.pack_into(self._data, position + _SEQUENCE_OFFSET, len(self._sent))
+        self._ends.append(len(self._data))
 
     def _elements(self, command: _Command, start: int, end: int) -> Iterator[bytes]:
         element = self._layouts[command.place].element
@@ -158,22 +172,41 @@ class LargeBatch:
             key, _, value = item.partition(" : ")
             yield element(key, value if command.verb == "add" else "")
 
-    def send(self, kernel: socket.socket, *, is_trial: bool) -> Failure | None:
-        """Send the batch, and return the kernel's first error.  A trial changes nothing.
+    def send(self, kernel: socket.socket, *, is_trial: bool) -> Sending:
+        """Send the batch, and return how many commits that made, with the kernel's first error.
 
         Args:
             kernel: a socket of libnftables, which doesn't block and asks for extended errors.
-            is_trial: leave out the end of the batch, without which the kernel prepares everything and drops it.
+            is_trial: change nothing: leave out the end of the batch, without which the kernel prepares everything and
+                drops it.
         """
-        if not is_trial:
-            self._data += nft.batch_limit(nft.BATCH_END)
-        make_room(kernel, socket.SO_SNDBUF, len(self._data))
-        try:
-            kernel.sendto(self._data, (0, 0))
-        except OSError as error:
-            return Failure(error.errno or errno.EIO, "")
-        answer = _first_answer(kernel)
-        return self._failure(answer) if answer else None
+        end = b"" if is_trial else nft.batch_limit(nft.BATCH_END)
+        make_room(kernel, socket.SO_SNDBUF, len(self._data) + len(end))
+        room = kernel.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF) - _OVERHEAD - len(end)
+        parts = [self._data] if is_trial or len(self._data) <= room else self._parts(room)
+        commits = 0
+        for part in parts:
+            part += end
+            try:
+                kernel.sendto(part, (0, 0))
+            except OSError as error:
+                return Sending(commits, Failure(error.errno or errno.EIO, ""))
+            answer = _first_answer(kernel)
+            if failure := self._failure(answer) if answer else None:
+                return Sending(commits, failure)
+            commits += not is_trial
+        return Sending(commits, None)
+
+    def _parts(self, room: int) -> Iterator[bytearray]:
+        """Yield batches without their ends, of up to `room` bytes if the messages permit that."""
+        begin = nft.batch_limit(nft.BATCH_BEGIN)
+        start = stop = len(begin)
+        for end in self._ends:
+            if end - start > room - len(begin) and stop > start:
+                yield bytearray(begin) + self._data[start:stop]
+                start = stop
+            stop = end
+        yield bytearray(begin) + self._data[start:]
 
     def _failure(self, answer: bytes) -> Failure | None:
         _, kind, flags, _, _ = HEADER.unpack_from(answer)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from socket import SOL_SOCKET
 
 import pytest
 
 from nftproxy.kernel.child_process import in_scratch_namespace
-from nftproxy.kernel.libnftables import Kernel
+from nftproxy.kernel.libnftables import Kernel, TooLarge
 from nftproxy.kernel.nfnetlink import large_batch, nft_queries
 from nftproxy.kernel.nfnetlink.large_batch import LONG, cut
 from nftproxy.model.addresses import Family
@@ -177,6 +178,52 @@ def test_more_errors_than_fit_are_one_refusal() -> None:
         kernel.apply(Transaction(command("delete", "endpoints", rows(50_000))))
     assert caught.value.message == "Could not process rule: No such file or directory"
     assert caught.value.statement == command("delete", "endpoints", rows(1)).strip()
+
+
+@pytest.fixture
+def little_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sockets have as little room as in a user namespace whose net.core.wmem_max is small: 64 KiB, which is doubled."""
+    monkeypatch.setattr(large_batch, "make_room", lambda made, buffer, _: made.setsockopt(SOL_SOCKET, buffer, 1 << 16))
+
+
+@pytest.mark.usefixtures("little_room")
+def test_a_load_without_room_for_a_batch_makes_the_same_table() -> None:
+    """A load that is larger than a message may be goes in several batches, which count as ours alone."""
+    kernel = Kernel()
+    load = Transaction("delete table ip nftproxy\n" + TABLE + command("add", "endpoints", rows(10_000)))
+    kernel.apply(Transaction(TABLE))
+    before = kernel.generation()
+    commit = kernel.apply(load)
+    assert commit.is_alone
+    assert commit.after == kernel.generation() == before + 3
+    assert sum(each.container == "endpoints" for each in kernel.elements(IPV4)) == 10_000
+    kernel.apply(Transaction(command("delete", "endpoints", rows(10_000)) + command("add", "ranges", ["10.0.0.0/8"])))
+    assert {each.key for each in kernel.elements(IPV4)} == {"10.0.0.0/8"}
+
+
+@pytest.mark.usefixtures("little_room")
+def test_an_element_that_a_later_batch_has_is_named() -> None:
+    """A refusal of one of several batches names its element.  A dry run, which must be a single batch, is too large."""
+    kernel = Kernel()
+    elements = [f"{address(each)} : goto {'nowhere' if each == 9_000 else 'd'}" for each in range(10_000)]
+    load = Transaction("add chain ip nftproxy d\n" + command("add", "services", elements))
+    kernel.apply(Transaction(TABLE))
+    with pytest.raises(TooLarge):
+        kernel.check(load)
+    with pytest.raises(Refused) as caught:
+        kernel.apply(load)
+    assert caught.value.statement == command("add", "services", [elements[9_000]]).strip()
+
+
+@pytest.mark.usefixtures("little_room")
+def test_declarations_without_room_are_too_large() -> None:
+    """Declarations are never divided, and the error names the setting to raise."""
+    chains = "".join(f"  chain c{each} {{ ip saddr {address(each)} counter drop; }}\n" for each in range(2_000))
+    with pytest.raises(TooLarge, match=r"net\.core\.wmem_max"):
+        Kernel().apply(
+            Transaction(f"table ip nftproxy {{\n{chains}}}\n{TABLE}" + command("add", "endpoints", rows(500)))
+        )
+    assert Kernel().read_back(IPV4) is None
 
 
 def test_declarations_that_are_too_large_to_be_compiled_go_by_libnftables() -> None:
