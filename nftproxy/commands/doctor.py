@@ -56,7 +56,7 @@ from nftproxy.model.settings import AGENT_SOCKET, Config
 from nftproxy.model.texts import printable
 from nftproxy.rules.transaction import BESIDE_ANOTHER
 from nftproxy.sources.config_documents import config_document
-from nftproxy.sources.credentials import SERVICE_ACCOUNT
+from nftproxy.sources.credentials import is_in_pod
 from nftproxy.sources.interfaces import host_addresses, links
 from nftproxy.sources.routes import route_to
 
@@ -71,7 +71,7 @@ PROGRAM = "kube-proxy"
 LEGACY_TABLES = ("filter", "mangle", "raw", "security")
 """The tables of legacy iptables in which rules drop packets or exempt them from connection tracking."""
 METRICS = "http://127.0.0.1:10249"
-"""kube-proxy's metrics on its node, unless metricsBindAddress says otherwise."""
+"""kube-proxy's metrics on its node, unless its configuration says otherwise."""
 SYSCTLS = (
     *sysctl.FORWARDING.values(),
     "ipv4/conf/all/route_localnet",
@@ -107,7 +107,10 @@ SYSCTLS = (
     metavar="NAME",
 )
 @click.option(
-    "--kube-proxy-metrics", default=METRICS, show_default=True, help="The URL of kube-proxy's metrics.", metavar="URL"
+    "--kube-proxy-metrics",
+    default="",
+    help=f"The URL of kube-proxy's metrics.  The default is --config's metricsBindAddress, or {METRICS}.",
+    metavar="URL",
 )
 @click.option("-o", "--output", type=click.Choice(["text", *STRUCTURED]), default="text", show_default=True)
 @NODES_BESIDE_KUBECONFIG
@@ -137,7 +140,8 @@ def doctor_command(
     asked = _config(*given) if given else Config()
     name = node or asked.hostname_override or platform.node().lower()
     path = asked.agent_socket if agent_socket == AGENT_SOCKET else agent_socket
-    inspection = NodeInspection(name, kube_proxy_metrics.rstrip("/"), AgentClient(path, timeout, only_here=True))
+    url = kube_proxy_metrics.rstrip("/") or _metrics_of(asked)
+    inspection = NodeInspection(name, url, AgentClient(path, timeout, only_here=True))
     observed = inspection.observations(given, kubeconfig or _kubeconfig_here(asked))
     diagnosis = diagnose(observed, (functools.partial(schedulers, FIELDS), *checks()), CODES)
     if output in STRUCTURED:
@@ -145,6 +149,12 @@ def doctor_command(
     else:
         click.echo("\n".join(as_text(diagnosis, _advice)))
     sys.exit(1 if diagnosis.needs_attention else 0)
+
+
+def _metrics_of(config: Config) -> str:
+    """The URL of kube-proxy's metrics by its configuration.  Linux takes 0.0.0.0 and [::] for the machine itself."""
+    is_canarys = bool(config.service_proxy_name)
+    return METRICS if is_canarys else f"http://{config.metrics_bind_address}"
 
 
 def _kubeconfig_here(config: Config) -> Path | None:
@@ -337,7 +347,7 @@ class NodeInspection:
     # the cluster
 
     def _api(self, kubeconfig: Path | None, rights: Sequence[Permission]) -> ApiAccess | None:
-        if kubeconfig is None and not SERVICE_ACCOUNT.exists():
+        if kubeconfig is None and not is_in_pod():
             self._add_unseen("the API server", "no --kubeconfig, and this isn't a pod with a service account")
             return None
         from nftproxy.sources.api_client import ApiClient  # with HTTP: importing takes half a second

@@ -85,9 +85,18 @@ def kubectl_credentials(kubeconfig: str, context: str, account: Path = SERVICE_A
     named = os.environ.get("KUBECONFIG", "")
     texts = named.split(os.pathsep) if named else [str(Path("~/.kube/config").expanduser())]
     found = [path for path in map(Path, filter(None, texts)) if path.exists()]
-    if not found and (named or not account.exists()):
+    if not found and (named or not is_in_pod(account)):
         raise _unusable(named or "~/.kube/config", "there is no such kubeconfig, and this isn't a pod")
     return _of_kubeconfigs(found, context) if found else _of_pod(account, os.environ)
+
+
+def is_in_pod(account: Path = SERVICE_ACCOUNT, environ: Mapping[str, str] = os.environ) -> bool:
+    """Whether a pod's credentials are here (client-go, tools/clientcmd, inClusterClientConfig.Possible).
+
+    The directory alone says nothing: a pod that mounts the node's /var/run leaves it on the node.
+    """
+    given = environ.get("KUBERNETES_SERVICE_HOST") and environ.get("KUBERNETES_SERVICE_PORT")
+    return bool(given) and (account / "token").is_file()
 
 
 def _of_pod(account: Path, environ: Mapping[str, str]) -> Credentials:

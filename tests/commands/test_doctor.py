@@ -181,6 +181,16 @@ def test_node_ports_at_localhost_by_the_metric(config: Any, answers: Any) -> Non
             assert f"{LOCALHOST_ACCEPTED} is 7, at {url}/metrics" in seen(finding)
 
 
+def test_the_metrics_of_the_configuration(config: Any, answers: Any) -> None:
+    """Without a URL the metrics are those at kube-proxy's metricsBindAddress, but not at a canary's."""
+    url = answers({"/metrics": f"{LOCALHOST_ACCEPTED} 7\n"})
+    text = f"mode: iptables\nmetricsBindAddress: {url.removeprefix('http://')}\n"
+    assert f"{LOCALHOST_ACCEPTED} is 7, at {url}/metrics" in seen(found("--config", config(text))["NFT602"])
+    canary = config(f"{text}nftproxy: {{serviceProxyName: nftproxy}}\n")
+    (unseen,) = [each for each in diagnosis("--config", canary)["unseen"] if "metrics" in each["what"]]
+    assert "127.0.0.1:10249" in unseen["why"]
+
+
 def test_node_ports_at_localhost_by_the_counter() -> None:
     """Where kube-proxy's metrics aren't to be had, the kernel's own counter shows it."""
     counter("localhost_nps_accepted_pkts", 7)

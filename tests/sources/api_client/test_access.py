@@ -21,7 +21,7 @@ from nftproxy.model.errors import BadInput, Unavailable
 from nftproxy.sources import tls
 from nftproxy.sources.api_client import ApiClient
 from nftproxy.sources.api_connection import RequestOutcome, Timeouts
-from nftproxy.sources.credentials import Credentials, read_credentials
+from nftproxy.sources.credentials import Credentials, is_in_pod, read_credentials
 from tests.sources.api_client.following import (
     BOOKMARKS,
     NODE,
@@ -138,6 +138,14 @@ async def test_in_a_pod(server: ApiServer, tmp_path: Path, monkeypatch: pytest.M
         change(server)
         await seen.right()
     assert {request.status for request in server.requests()} == {200}
+
+
+def test_a_directory_alone_is_no_pod(server: ApiServer, tmp_path: Path) -> None:
+    """A pod has a token and the server's address.  A node may have the empty directory, and this was an error."""
+    assert not is_in_pod(tmp_path, server.environment)
+    server.write_service_account(tmp_path)
+    assert is_in_pod(tmp_path, server.environment)
+    assert not is_in_pod(tmp_path, {})
 
 
 def rewrite(path: Path, **tweaks: Object) -> Path:
