@@ -18,7 +18,7 @@ import pytest
 
 from nftproxy.kernel.child_process import in_scratch_namespace
 from nftproxy.kernel.libnftables import Kernel, TooLarge
-from nftproxy.kernel.nfnetlink import nft_queries
+from nftproxy.kernel.nfnetlink import nft_queries, table_view
 from nftproxy.kernel.nfnetlink.sockets import bodies
 from nftproxy.kernel.threads import AsyncKernel
 from nftproxy.model.addresses import Family
@@ -34,6 +34,7 @@ from nftproxy.rules.transaction import (
 )
 from tests.conftest import NOBODY, Run
 from tests.kernel.ruleset import execute, listing
+from tests.support.examples import example_pipeline
 from tests.support.factories import IPV4, IPV6
 from tests.support.waiting import PATIENCE
 
@@ -306,13 +307,35 @@ def test_a_transaction_too_large_for_a_user_is_told_from_a_refusal(as_nobody: Ru
 
 
 def large_load_as_user() -> str:
-    """Apply more than a user may send at once."""
+    """Apply more than a user may send at once, by a socket with the room that it has from the start."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(table_view, "make_room", lambda *_: None)
+        return _large_load()
+
+
+def _large_load() -> str:
     try:
         execute(f"table ip nftproxy {{ map services {{ {SERVICES.body[0]}; }}; }}")
         execute(f"add element ip nftproxy services {{ {many(20_000)} }}")
     except TooLarge:
         return "too large"
     return "not too large"
+
+
+@pytest.mark.slow
+def test_a_user_may_replace_both_tables(as_nobody: Run) -> None:
+    """In a user namespace the examples' largest tables are replaced, although libnftables has no room of its own."""
+    code = "from nftproxy.kernel.child_process import in_scratch_namespace as run"
+    own = "from tests.kernel.test_libnftables import replacement_as_user"
+    assert as_nobody(f"{code}; {own}; print(run(replacement_as_user))") == "True\n"
+
+
+def replacement_as_user() -> bool:
+    """Load tables and replace them, and return whether the kernel has them."""
+    made = example_pipeline("external-ips")
+    Kernel().apply(made.full_transaction({}))
+    Kernel().apply(made.full_transaction(dict.fromkeys(Family, Installed())))
+    return all(map(Kernel().read_back, Family))
 
 
 def test_reading_back_nothing() -> None:

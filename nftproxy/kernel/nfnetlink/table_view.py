@@ -96,6 +96,8 @@ class TableView:
                 raise OSError(errno.EBADF, "the netlink socket of libnftables can't be found")
             ((self._number, _),) = made
             self.kernel = stack.enter_context(socket.socket(fileno=os.dup(self._number)))
+            # libnftables itself can't in a user namespace, and two tables may exceed net.core.wmem_default.
+            make_room(self.kernel, socket.SO_SNDBUF, COMPILED_SIZE)
             self._library, self._near = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
             stack.enter_context(self._library)
             stack.enter_context(self._near)
