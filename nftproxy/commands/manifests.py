@@ -12,7 +12,7 @@ from nftproxy.commands.pod_options import label_of, namespace_of, pod_options, p
 from nftproxy.config.flags import flags_by_path, override
 from nftproxy.config.parse_config import EMPTY_CONFIG, parse_config
 from nftproxy.deploy.daemonset import ALERTS, TEMPLATE, DaemonSetOptions, alerts_of, configuration, deployed, render
-from nftproxy.deploy.distributions import DISTRIBUTIONS, Distribution
+from nftproxy.deploy.distributions import DISTRIBUTIONS, IMPOSSIBLE, Distribution
 from nftproxy.deploy.reader import reader_objects
 from nftproxy.installed_fields import FIELDS
 from nftproxy.model.codes import Code
@@ -40,12 +40,22 @@ class PodsByInterface(NamedTuple):
     is_asked: bool
 
 
+class DistributionName(click.Choice[str]):
+    """The name of a distribution.  Where kube-proxy can't be replaced, the error says why."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """Return the name."""
+        if found := IMPOSSIBLE.get(value):
+            self.fail(f"not possible on {found.title}: {found.why} (docs/install.md)", param, ctx)
+        return super().convert(value, param, ctx)
+
+
 @click.command("manifests")
 @click.argument("config_maps", required=False, type=click.Path(path_type=Path, allow_dash=True), metavar="[FILE]")
 @click.option(
     "--for",
     "distribution",
-    type=click.Choice(list(DISTRIBUTIONS)),
+    type=DistributionName(list(DISTRIBUTIONS)),
     default="kubeadm",
     show_default=True,
     help="The cluster's distribution.",

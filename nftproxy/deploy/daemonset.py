@@ -7,7 +7,7 @@ error, which names the option to give.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from ipaddress import ip_address
 from typing import Any, NamedTuple
 
@@ -16,7 +16,7 @@ import msgspec
 
 from nftproxy.api.decode import show
 from nftproxy.config.configz import configz
-from nftproxy.deploy.distributions import TAINT, Distribution, Setting
+from nftproxy.deploy.distributions import AVOIDED, TAINT, Distribution, Setting
 from nftproxy.model.codes import Code
 from nftproxy.model.errors import BadInput, Problem
 from nftproxy.model.settings import (
@@ -76,7 +76,7 @@ class DaemonSetOptions(NamedTuple):
     resources: Json = RESOURCES
     tolerations: list[Json] = TOLERATIONS
     affinity: Json | None = None
-    """The pods' affinity, by default that of the distribution, which avoids nodes that take no DaemonSet."""
+    """The pods' affinity, by default one that avoids nodes that can't run the agent."""
 
 
 class PolicyRule(NamedTuple):
@@ -204,20 +204,29 @@ def render(template: str, options: DaemonSetOptions, config: Config, text: str) 
         pod_annotations=_given(dict(options.pod_annotations)),
         resources=options.resources,
         tolerations=options.tolerations,
-        affinities=_given(options.affinity or _avoiding(options.distribution.avoided)),
+        affinities=_given(options.affinity or _AVOIDING),
     )
+
+
+_AVOIDING: Json = {
+    "nodeAffinity": {
+        "requiredDuringSchedulingIgnoredDuringExecution": {
+            "nodeSelectorTerms": [
+                {
+                    "matchExpressions": [
+                        {"key": label, "operator": "NotIn", "values": list(values)} for label, values in AVOIDED.items()
+                    ]
+                }
+            ]
+        }
+    }
+}
+"""The affinity of pods that avoid the nodes with one of these labels."""
 
 
 def _given(value: Json | list[Json]) -> list[Json | list[Json]]:
     """A value that the template has only if there is one."""
     return [value] if value else []
-
-
-def _avoiding(labels: Iterable[tuple[str, str]]) -> Json:
-    """The affinity of pods that avoid nodes with one of these labels."""
-    terms = [{"key": name, "operator": "NotIn", "values": [value]} for name, value in labels]
-    required = {"nodeSelectorTerms": [{"matchExpressions": terms}]}
-    return {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": required}} if terms else {}
 
 
 def alerts_of(options: DaemonSetOptions, text: str) -> str:

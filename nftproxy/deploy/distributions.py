@@ -10,13 +10,20 @@ gives it.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 TAINT = "nftproxy.dev/not-ready"
 """The key of the startup taint in these settings.  Any key works."""
 
-VIRTUAL = ("type", "virtual-kubelet")
-"""The label (name, value) of virtual-kubelet's nodes, which have no kernel that could take rules."""
+AVOIDED: Mapping[str, tuple[str, ...]] = {
+    "eks.amazonaws.com/compute-type": ("fargate", "auto"),
+    "type": ("virtual-kubelet",),
+}
+"""Values by label of nodes that can't run the agent, of any distribution.
+
+Those of Fargate take no DaemonSet (EKS' own kube-proxy avoids them), and those of Auto Mode have kube-proxy in their
+image, beside the kubelet.  Those of virtual-kubelet have no kernel that could take rules."""
 
 
 class Setting(NamedTuple):
@@ -44,8 +51,6 @@ class Distribution(NamedTuple):
     """The pods' range by default, "" if an option has to give it."""
     cni: str = ""
     """The network plugin that it comes with, if that has no range of pods (model/pod_interfaces.py)."""
-    avoided: tuple[tuple[str, str], ...] = (VIRTUAL,)
-    """Labels (name, value) of nodes that can't run this DaemonSet."""
 
 
 _DELETE = "kubectl --namespace kube-system delete daemonset,configmap kube-proxy"
@@ -116,8 +121,8 @@ KOPS = Distribution(
     ),
 )
 
-# For eksctl: addonsConfig.  For nodes of Amazon Linux 2023: nodeadm's NodeConfig.  EKS' own kube-proxy avoids Fargate.
-# It has no clusterCIDR, so that it drops packets of pods to load balancer addresses with externalTrafficPolicy Local on
+# For eksctl: addonsConfig.  For nodes of Amazon Linux 2023: nodeadm's NodeConfig.  EKS' own kube-proxy
+# has no clusterCIDR, so that it drops packets of pods to load balancer addresses with externalTrafficPolicy Local on
 # nodes without an endpoint (k/k#131765).  The pods' interfaces have a prefix of their own.
 EKS = Distribution(
     title="EKS",
@@ -134,12 +139,6 @@ EKS = Distribution(
         "apiVersion: node.eks.aws/v1alpha1\nkind: NodeConfig\n"
         "spec:\n  kubelet:\n    config:\n      registerWithTaints:\n"
         f"      - key: {TAINT}\n        effect: NoSchedule\n",
-    ),
-    # Nodes of Auto Mode have kube-proxy in their image, beside the kubelet.
-    avoided=(
-        ("eks.amazonaws.com/compute-type", "fargate"),
-        ("eks.amazonaws.com/compute-type", "auto"),
-        VIRTUAL,
     ),
 )
 
@@ -186,3 +185,21 @@ DISTRIBUTIONS = {
     "aks": AKS,
 }
 """By the value of `--for`."""
+
+
+class Impossible(NamedTuple):
+    """A distribution whose own kube-proxy, or what serves Services in its place, can't be turned off."""
+
+    title: str
+    why: str
+
+
+# GKE: each node's image starts kube-proxy as a static pod, or Dataplane V2 is there (cloud.google.com, "GKE Dataplane
+# V2").  OpenShift: docs.redhat.com, "Cluster Network Operator", also for ROSA and ARO.  MicroK8s: the snap's process
+# kubelite has the kubelet and kube-proxy (run-kubelite-with-args).
+IMPOSSIBLE = {
+    "gke": Impossible("GKE", "no documented way turns off kube-proxy or Dataplane V2"),
+    "openshift": Impossible("OpenShift", "OVN-Kubernetes serves Services"),
+    "microk8s": Impossible("MicroK8s", "kube-proxy is part of kubelite"),
+}
+"""By the value of `--for` that is an error."""

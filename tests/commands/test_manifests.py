@@ -13,7 +13,7 @@ import yaml
 
 from nftproxy import __version__
 from nftproxy.config.parse_config import parse_config
-from nftproxy.deploy.distributions import DISTRIBUTIONS
+from nftproxy.deploy.distributions import DISTRIBUTIONS, IMPOSSIBLE
 from nftproxy.installed_fields import FIELDS
 from nftproxy.kernel.sysctl import OOM_SCORE_ADJ, wanted
 from nftproxy.model.addresses import Family
@@ -200,14 +200,6 @@ def test_the_two_config_maps_of_eks() -> None:
     assert made.environment["KUBERNETES_SERVICE_HOST"] == "control-plane.example.com"
     assert made.config.cluster_cidrs == ()
     assert local_sources(Node("a"), made.config, Family.IPV4) == ENI
-    (term,) = made.pod["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"][
-        "nodeSelectorTerms"
-    ]
-    assert [(each["key"], each["operator"], each["values"]) for each in term["matchExpressions"]] == [
-        ("eks.amazonaws.com/compute-type", "NotIn", ["fargate"]),
-        ("eks.amazonaws.com/compute-type", "NotIn", ["auto"]),
-        ("type", "NotIn", ["virtual-kubelet"]),
-    ]
 
 
 @pytest.mark.parametrize(
@@ -282,7 +274,11 @@ def test_what_is_not_known_is_named_with_its_option(arguments: list[str], unknow
         (["--node-selector", "a..b/proxy=x"], "'a..b/proxy=x' is not NAME=VALUE"),
         (["--startup-taint", "node.kubernetes.io/not-ready"], "is one of Kubernetes' own taints"),
         (["--service-proxy-name", "a/b"], "--service-proxy-name: 'a/b' is not the value of a label"),
-        (["--for", "openshift"], "'openshift' is not one of"),
+        (["--for", "aws"], "'aws' is not one of"),
+        (
+            ["--for", "openshift"],
+            "'--for': not possible on OpenShift: OVN-Kubernetes serves Services (docs/install.md)",
+        ),
     ],
 )
 def test_a_wish_that_can_not_be(arguments: list[str], fault: str) -> None:
@@ -454,18 +450,15 @@ def test_pods_are_as_their_options_say() -> None:
     assert made.objects["DaemonSet"]["spec"]["selector"]["matchLabels"] == {"app.kubernetes.io/name": "nftproxy"}
 
 
-VIRTUAL = {"key": "type", "operator": "NotIn", "values": ["virtual-kubelet"]}
-MANAGED = [
-    {"key": "eks.amazonaws.com/compute-type", "operator": "NotIn", "values": [kind]} for kind in ("fargate", "auto")
-]
-
-
-@pytest.mark.parametrize("name", DISTRIBUTIONS)
-def test_nodes_that_can_run_no_agent_are_avoided(name: str) -> None:
-    """Pods avoid nodes of virtual-kubelet everywhere, and on EKS those of Fargate and of Auto Mode too."""
-    affinity = make("--for", name, *KNOWN).pod["affinity"]
+@pytest.mark.parametrize("arguments", [["-"], *(["--for", name, *KNOWN] for name in DISTRIBUTIONS)])
+def test_nodes_that_can_run_no_agent_are_avoided(arguments: list[str]) -> None:
+    """Pods avoid nodes of virtual-kubelet, Fargate and EKS Auto Mode, whatever distribution is named, or none."""
+    affinity = make(*arguments, stdin=CONFIG_MAP).pod["affinity"]
     (term,) = affinity["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
-    assert term == {"matchExpressions": [*(MANAGED if name == "eks" else []), VIRTUAL]}
+    assert [(each["key"], each["operator"], each["values"]) for each in term["matchExpressions"]] == [
+        ("eks.amazonaws.com/compute-type", "NotIn", ["fargate", "auto"]),
+        ("type", "NotIn", ["virtual-kubelet"]),
+    ]
 
 
 def test_an_affinity_replaces_that_of_the_distribution() -> None:
@@ -535,8 +528,12 @@ def test_each_distribution_has_its_recipe(name: str) -> None:
     assert all(isinstance(yaml.safe_load(block), dict) for block in blocks)
 
 
-IMPOSSIBLE = {"GKE", "OpenShift", "MicroK8s", "EKS Auto Mode", "Fargate", "virtual-kubelet"}
-"""Where nftproxy can't replace kube-proxy."""
+WHOLE = {each.title for each in IMPOSSIBLE.values()}
+"""Distributions in which nftproxy can't replace kube-proxy."""
+NODES = {"EKS Auto Mode", "Fargate", "virtual-kubelet"}
+"""Kinds of nodes on which it can't."""
+RELATED = {"kind", "minikube", "Kubespray", "Cluster API", "Gardener", "k3d"}
+"""Distributions whose `--for` is another's."""
 SYSTEMS = {"Flatcar", "Bottlerocket", "Amazon Linux"}
 """Operating systems of nodes, for any distribution."""
 
@@ -549,14 +546,25 @@ def first_cells(page: str, heading: str) -> set[str]:
 
 
 def test_each_distribution_has_a_row() -> None:
-    """The pages name each distribution of `--for`, those where nftproxy can't be, and the systems of nodes."""
+    """The pages name each distribution of `--for` and its relatives, what can't have nftproxy, and nodes' systems."""
     known = {each.title for each in DISTRIBUTIONS.values()}
     assert first_cells("migrate.md", "### Distribution by distribution") - {"---", "distribution"} == {
-        *known, *IMPOSSIBLE, *SYSTEMS, "kind"
+        *known, *WHOLE, *NODES, *SYSTEMS, *RELATED
     }  # fmt: skip
-    assert first_cells("install.md", "### Others") >= IMPOSSIBLE | SYSTEMS
+    named = {each.partition(" (")[0] for each in first_cells("install.md", "### Others")}
+    assert named >= WHOLE | NODES | SYSTEMS | RELATED
     tried = {"RHEL 9", "Ubuntu 22.04", "Ubuntu 24.04", "Talos", "Amazon Linux 2023"} | SYSTEMS - {"Amazon Linux"}
     assert first_cells("support.md", "## Other distributions") - {"---", "distribution"} == tried
+
+
+@pytest.mark.parametrize("name", IMPOSSIBLE)
+def test_an_impossible_distribution_says_why(name: str) -> None:
+    """The command's error is the sentence of docs/install.md."""
+    title, why = IMPOSSIBLE[name]
+    done = nftproxy("manifests", "--for", name, *KNOWN)
+    assert (done.status, done.out) == (2, "")
+    assert f"not possible on {title}: {why} (docs/install.md)" in done.err
+    assert re.search(rf"^\| {title}\b.* \| not possible: {re.escape(why)}", INSTALL, re.MULTILINE)
 
 
 def test_a_startup_taint_is_the_same_everywhere() -> None:
