@@ -24,6 +24,7 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple, Protocol
 
+from nftproxy.kernel.nfnetlink.modules import advice
 from nftproxy.kernel.nfnetlink.sockets import ADD_MEMBERSHIP, BUFFER_SIZE, DROP_MEMBERSHIP, SOL_NETLINK, open_listener
 from nftproxy.model.addresses import TABLE, Family
 from nftproxy.model.errors import Refused, Unavailable
@@ -70,7 +71,7 @@ class CommitListener:
             self._socket = open_listener(QUEUE_SIZE)
             self.resume()
         except OSError as error:
-            raise Unavailable(f"the kernel doesn't notify of changes to nftables: {error.strerror}") from error
+            raise _silent(error) from error
 
     def fileno(self) -> int:
         """Return the descriptor that becomes readable."""
@@ -92,7 +93,7 @@ class CommitListener:
         try:
             self._socket.setsockopt(SOL_NETLINK, membership, GROUP)
         except OSError as error:
-            raise Unavailable(f"the kernel doesn't notify of changes to nftables: {error.strerror}") from error
+            raise _silent(error) from error
 
     def read(self) -> list[CommitNotice] | None:
         """Return the notifications since the last call, or None if notifications were lost."""
@@ -122,6 +123,11 @@ class CommitListener:
             self._families.clear()
         elif _NAME in data:  # else the pattern takes ten times as long
             self._families.update(FAMILY_OF_NUMBER[number] for (number,) in set(_ABOUT_OUR_TABLE.findall(data)))
+
+
+def _silent(error: OSError) -> Unavailable:
+    why = f"{error.strerror}{advice(error, 'nf_tables')}"
+    return Unavailable(f"the kernel doesn't notify of changes to nftables: {why}")
 
 
 def _program(held: Attributes) -> str:

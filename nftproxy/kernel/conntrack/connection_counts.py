@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from nftproxy.kernel.conntrack.sweeps import ANSWER_SIZE
+from nftproxy.kernel.nfnetlink.modules import advice
 from nftproxy.kernel.nfnetlink.sockets import answers, open_socket
 from nftproxy.model.addresses import Address, Family, Protocol, family_of
 from nftproxy.model.errors import Unavailable
@@ -91,7 +92,7 @@ def active_connections(rest: Callable[[float], object] = time.sleep, most: int =
                     else:
                         others += 1
     except OSError as error:
-        raise Unavailable(f"conntrack can't be read: {error.strerror or error}") from error
+        raise _unreadable(error) from error
     return ConnectionCounts(_translated(packed), others, _translated(unanswered))
 
 
@@ -108,7 +109,7 @@ def established_connections(places: Iterable[Place], rest: Callable[[float], obj
             for find in finders:
                 found.update(key for address, port in find(answer) if (key := address + port) in wanted)
     except OSError as error:
-        raise Unavailable(f"conntrack can't be read: {error.strerror or error}") from error
+        raise _unreadable(error) from error
     return Counter({wanted[key]: count for key, count in found.items()})
 
 
@@ -122,12 +123,17 @@ def offloaded_connections() -> int:
     try:
         return sum(len(_OFFLOADED.findall(answer)) for answer in _answers(time.sleep))
     except OSError as error:
-        raise Unavailable(f"conntrack can't be read: {error.strerror or error}") from error
+        raise _unreadable(error) from error
 
 
 _IS_OFFLOADED = b"[\x40-\x7f\xc0-\xff]"
 """The second lowest byte of an entry's status, with IPS_OFFLOAD."""
 _OFFLOADED = re.compile(attribute_pattern(4, ct.STATUS) + b".." + _IS_OFFLOADED + b".", re.DOTALL)
+
+
+def _unreadable(error: OSError) -> Unavailable:
+    why = f"{error.strerror or error}{advice(error, 'nf_conntrack_netlink')}"
+    return Unavailable(f"conntrack can't be read: {why}")
 
 
 def _translated(packed: Mapping[_Packed, int]) -> Counter[Translation]:

@@ -31,6 +31,7 @@ from typing import NamedTuple
 
 import tenacity
 
+from nftproxy.kernel.nfnetlink.modules import advice
 from nftproxy.kernel.nfnetlink.sockets import open_socket
 from nftproxy.kernel.threads import NotedThreads
 from nftproxy.logs import warn
@@ -174,7 +175,8 @@ class Sweeper:
                     deleted[entry.family, is_lost and front is not None and front.protocol is Protocol.TCP] += was_there
         except OSError as error:
             self.close()  # as answers may be waiting
-            raise Unavailable(f"stale entries can't be deleted from conntrack: {error.strerror or error}") from error
+            why = f"{error.strerror or error}{advice(error, 'nf_conntrack_netlink')}"
+            raise Unavailable(f"stale entries can't be deleted from conntrack: {why}") from error
         return deleted
 
     def close(self) -> None:
