@@ -20,7 +20,7 @@ set -euo pipefail
 self=$(realpath "$0")
 checkout=$(realpath "$(dirname "$self")/../..")
 packages=python3,$(sed -n 's/^need \([a-z0-9-]*\) .*/\1/p' "$checkout/.ci/setup" | paste -sd,)  # what that asks apt for
-packages+=,kmod,mount,ipvsadm,systemd-sysv,containerd,runc,libstdc++6  # for virtual machines
+packages+=,kmod,mount,passwd,ipvsadm,systemd-sysv,containerd,runc,libstdc++6  # for virtual machines
 if [[ ${1-} == *+nft-* ]]; then
     packages+=,autoconf,automake,bison,flex,gcc,libgmp-dev,libjansson-dev,libmnl-dev,libnftnl-dev,libtool,make,pkg-config
 fi
