@@ -67,10 +67,10 @@ class AsyncioBackend(httpcore.AsyncNetworkBackend):
             httpcore.ConnectTimeout: the time is over.
             httpcore.ConnectError: no address takes the connection.
         """
-        with _errors(httpcore.ConnectTimeout, httpcore.ConnectError):
+        error: OSError = ConnectionError(f"{host} has no address")
+        try:
             async with asyncio.timeout(timeout):
                 found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
-            error: OSError = ConnectionError(f"{host} has no address")
             for *_, (address, *_) in found:
                 try:
                     async with asyncio.timeout(timeout and timeout / len(found)):
@@ -79,6 +79,8 @@ class AsyncioBackend(httpcore.AsyncNetworkBackend):
                 except OSError as failure:  # a TimeoutError too
                     error = failure
             raise error
+        except OSError as failure:
+            raise _error(failure, httpcore.ConnectTimeout, httpcore.ConnectError) from failure.with_traceback(None)
 
 
 class _Stream(httpcore.AsyncNetworkStream):
@@ -102,17 +104,19 @@ class _Stream(httpcore.AsyncNetworkStream):
         self._server_names = names
 
     async def read(self, max_bytes: int, timeout: float | None = None) -> bytes:  # noqa: ASYNC109
-        with _errors(httpcore.ReadTimeout, httpcore.ReadError):
-            reader, _ = self._ends or _refuse()
+        try:
             async with asyncio.timeout(timeout):
-                return await reader.read(max_bytes)
+                return await (self._ends or _refuse())[0].read(max_bytes)
+        except OSError as error:
+            raise _error(error, httpcore.ReadTimeout, httpcore.ReadError) from error.with_traceback(None)
 
     async def write(self, buffer: bytes, timeout: float | None = None) -> None:  # noqa: ASYNC109
-        with _errors(httpcore.WriteTimeout, httpcore.WriteError):
-            _, writer = self._ends or _refuse()
-            writer.write(buffer)
+        try:
+            (self._ends or _refuse())[1].write(buffer)
             async with asyncio.timeout(timeout):
-                await writer.drain()
+                await (self._ends or _refuse())[1].drain()
+        except OSError as error:
+            raise _error(error, httpcore.WriteTimeout, httpcore.WriteError) from error.with_traceback(None)
 
     async def aclose(self) -> None:
         self._streams.discard(self)
@@ -128,15 +132,16 @@ class _Stream(httpcore.AsyncNetworkStream):
         server_hostname: str | None = None,
         timeout: float | None = None,  # noqa: ASYNC109
     ) -> httpcore.AsyncNetworkStream:
-        with _errors(httpcore.ConnectTimeout, httpcore.ConnectError):
-            try:
-                async with asyncio.timeout(timeout):
-                    name = self._server_names.get(ssl_context, server_hostname)
-                    _, writer = self._ends or _refuse()
-                    await writer.start_tls(ssl_context, server_hostname=name)
-            except BaseException:
-                await self.aclose()
-                raise
+        try:
+            async with asyncio.timeout(timeout):
+                name = self._server_names.get(ssl_context, server_hostname)
+                await (self._ends or _refuse())[1].start_tls(ssl_context, server_hostname=name)
+        except OSError as error:
+            await self.aclose()
+            raise _error(error, httpcore.ConnectTimeout, httpcore.ConnectError) from error.with_traceback(None)
+        except BaseException:
+            await self.aclose()
+            raise
         return self
 
     def get_extra_info(self, info: str) -> Any:
@@ -150,18 +155,13 @@ def _refuse() -> NoReturn:
     raise ConnectionAbortedError("the connection is closed")
 
 
-@contextlib.contextmanager
-def _errors(time_out: type[Exception], other: type[Exception]) -> Iterator[None]:
-    """Raise httpcore's errors instead of asyncio's.
+def _error(error: OSError, time_out: type[Exception], other: type[Exception]) -> Exception:
+    """Return httpcore's error for one of asyncio's, which is raised without its traceback.
 
-    asyncio's reader keeps its error, and the error's traceback would keep the reader.
+    asyncio's reader keeps its error, and the traceback would keep the reader.  So would a variable of a frame, as a
+    context manager's `__exit__` has one for the traceback (Python 3.12).
     """
-    try:
-        yield
-    except TimeoutError as error:
-        raise time_out(str(error)) from error.with_traceback(None)
-    except OSError as error:
-        raise other(str(error)) from error.with_traceback(None)
+    return (time_out if isinstance(error, TimeoutError) else other)(str(error))
 
 
 _ERRORS = {
