@@ -19,7 +19,6 @@ import httpx
 import httpx_ws
 import msgspec
 
-from nftproxy.api.responses import read_error
 from nftproxy.fleet.inventory import (
     AGENT_CONTAINER,
     AGENT_LABEL,
@@ -171,7 +170,7 @@ async def _page(api: ClusterApi, plural: str, namespace: str, params: dict[str, 
     except _FAILURES as error:
         raise Unavailable(f"{api.host}: no list of {plural}: {api.failure(error)}") from error
     if status != 200:
-        answer = read_error(body, status)
+        answer = api.error_status(body, status)
         hint = "; `nftproxy manifests --reader` prints the rights" if status == 403 else ""
         raise Unavailable(f"{api.host}: no list of {plural}: {answer.message}{hint}")
     try:

@@ -78,12 +78,17 @@ class Access:
         Raises:
             ConnectionError: the plugin fails.
         """
-        credentials = self._current()
+        credentials = self.read()
         if credentials.plugin is None:
             return credentials
         given = await self._plugins.credentials(credentials.plugin, credentials.server, credentials.authority)
         return msgspec.structs.replace(
-            credentials, plugin=None, token=given.token, certificate=given.certificate, key=given.key
+            credentials,
+            plugin=None,
+            token=given.token,
+            certificate=given.certificate,
+            key=given.key,
+            program=credentials.plugin.command,
         )
 
     def discard(self, credentials: Credentials) -> None:
@@ -99,7 +104,7 @@ class Access:
             return str(error)
         return ""
 
-    def _current(self) -> Credentials:
+    def read(self) -> Credentials:
         """Read the credentials from the files.  If the files can't be read, return the last credentials."""
         try:
             self._credentials, self._fault = self._read(), ""

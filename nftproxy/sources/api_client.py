@@ -42,7 +42,7 @@ from nftproxy.sources.api_connection import (
     now,
 )
 from nftproxy.sources.cluster_api import ApiDenies, ClusterApi, Node, NotFoundError, ServerError
-from nftproxy.sources.credentials import SERVICE_ACCOUNT, read_credentials
+from nftproxy.sources.credentials import SERVICE_ACCOUNT, Credentials, read_credentials
 from nftproxy.sources.failure_texts import failure_text
 from nftproxy.sources.http_client import pieces
 from nftproxy.sources.plugins import PluginRunner
@@ -102,7 +102,10 @@ NONSENSE = (AttributeError, KeyError, TypeError, ValueError, RecursionError)
 """The exceptions that kr8s raises for an answer that isn't an object of the kind."""
 
 _SAY_AGAIN = 60.0
-"""Seconds before the log says again that the server doesn't answer, with the reason of that moment."""
+"""Seconds before the log says again that the server doesn't answer, or denies a request, with the reason of then."""
+
+LOOK = 2.0
+"""Seconds between two looks for other credentials while the server denies a request."""
 
 _ONE_CUT = 5.0
 """Seconds in which the log names a single resource whose connection broke: what cuts one at once cuts all."""
@@ -150,6 +153,8 @@ class ApiClient:
         self._away_since: float | None = None
         self._said = 0.0  # when the log last said that the server is away
         self._cut = float("-inf")  # when the log last said that a connection broke under an answer
+        self._denials: dict[str, float] = {}
+        """When the log last said each denial of the last minute, by its words, until a request succeeds."""
         self._report_problems = report_problems
         self._report_request = report_request
         self._problems = Counter[str]()
@@ -204,7 +209,7 @@ class ApiClient:
                 self._report_new_problems(reflector)
                 pause = reflector.pause
                 activity.begin_pause(pause.reason, is_fault=pause.is_fault, is_absent=reflector.is_absent)
-                await self._pause(reflector)
+                await self._pause(reflector, connection.credentials)
 
     async def send_event(self, namespace: str, body: Mapping[str, Any], name: str = "") -> ErrorStatus | None:
         """Create an Event (events.k8s.io/v1) in a namespace, or with a name, change that Event by a merge patch.
@@ -309,14 +314,19 @@ class ApiClient:
     def _is_news(self, pause: Pause) -> bool:
         """Whether to log a pause.
 
-        An outage is a line for all resources, and another each minute.  An answer that is an error is logged each time.
-        A connection that ends is no outage yet, as balancers cut idle connections.  A cut of young connections is a
-        line for all resources.
+        An outage is a line for all resources, and another each minute, and so is a denial of the same words.  Any other
+        answer that is an error is logged each time.  A connection that ends is no outage yet, as balancers cut idle
+        connections.  A cut of young connections is a line for all resources.
         """
         if pause.is_cut:
             if self._away_since is not None or now() - self._cut < _ONE_CUT:
                 return False
             self._cut = now()
+        if pause.code is Code.API_DENIED:
+            self._denials = {said: at for said, at in self._denials.items() if now() - at < _SAY_AGAIN}
+            if pause.reason in self._denials:
+                return False
+            self._denials[pause.reason] = now()
         if not pause.awaits_server:
             return True
         if not pause.is_fault or (self._away_since is not None and now() - self._said < _SAY_AGAIN):
@@ -325,10 +335,12 @@ class ApiClient:
         self._away_since = self._said if self._away_since is None else self._away_since
         return True
 
-    async def _pause(self, reflector: Reflector) -> None:
+    async def _pause(self, reflector: Reflector, used: Credentials | None) -> None:
         pause = reflector.pause
         seconds = pause.seconds(random.random())
-        if pause.reason and self._is_news(pause):
+        if not pause.reason:
+            self._denials.clear()
+        elif self._is_news(pause):
             level = logging.WARNING if pause.is_fault else logging.INFO
             warn(
                 pause.code,
@@ -338,6 +350,9 @@ class ApiClient:
                 reason=pause.reason,
                 seconds=seconds,
             )
+        if pause.code is Code.API_DENIED:
+            await self._await_credentials(used, seconds)
+            return
         if not pause.awaits_server:
             await asyncio.sleep(seconds)
             return
@@ -345,10 +360,21 @@ class ApiClient:
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._server_answered.wait(), seconds)
 
+    async def _await_credentials(self, denied: Credentials | None, seconds: float) -> None:
+        """Wait so many seconds, which may be 30, or until the files have other credentials than the denied ones."""
+        end = now() + seconds
+        while (rest := end - now()) > 0:
+            credentials = self._access.read()
+            if credentials.plugin is None and credentials != denied:
+                return
+            await asyncio.sleep(min(rest, LOOK))
+
 
 def _status_of(error: BaseException | None) -> ErrorStatus:
     answer = error.response if isinstance(error, ServerError) else None
-    return ErrorStatus(0, str(error)) if answer is None else read_error(answer.content, answer.status_code)
+    if answer is None:
+        return ErrorStatus(0, str(error))
+    return read_error(answer.content, answer.status_code)._replace(message=str(error))
 
 
 def _log_defect(error: Exception, text: str, **values: str) -> None:
@@ -366,10 +392,7 @@ async def _converse(
     async with connection.answer_to(request) as response:
         reflector.receive_answer(now())
         if response.status_code != 200:
-            status = await _error_status(response, connection.patience.page)
-            if status.code == 401 and (written := connection.credentials_time):
-                status = status._replace(message=f"{status.message}: {written}")
-            if events := reflector.receive_error(status, now()):
+            if events := reflector.receive_error(await _error_status(response, connection), now()):
                 yield events
         elif request.is_watch:
             activity.record_word()
@@ -386,13 +409,13 @@ async def _converse(
                 activity.record_word()
 
 
-async def _error_status(response: httpx.Response, seconds: float) -> ErrorStatus:
+async def _error_status(response: httpx.Response, connection: Connection) -> ErrorStatus:
     """Read an answer of another status than 200.  No redirection is followed."""
-    body = await bounded_content(response, _LONGEST_ERROR, seconds)
+    body = await bounded_content(response, _LONGEST_ERROR, connection.patience.page)
     code, target = response.status_code, response.headers.get("location", "")
     if response.is_redirect:
         return ErrorStatus(code, f"{code}: it redirects to {show(target)}, and no redirection is followed")
-    return read_error(body, code, response.headers.get("retry-after", ""))
+    return connection.error_status(body, code, response.headers.get("retry-after", ""))
 
 
 async def _listed(response: httpx.Response, reflector: Reflector, seconds: float) -> list[Event]:

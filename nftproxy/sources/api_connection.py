@@ -20,7 +20,9 @@ from typing import NamedTuple
 import httpx
 import msgspec
 
+from nftproxy.api.decode import show
 from nftproxy.api.reflector import ApiRequest
+from nftproxy.api.responses import ErrorStatus, read_error
 from nftproxy.model.errors import BadInput
 from nftproxy.sources.access import Access
 from nftproxy.sources.credentials import Credentials
@@ -153,13 +155,15 @@ class Connection:
         keep_alive(stream.get_extra_info("socket"))
 
     @property
-    def credentials_time(self) -> str:
-        """When the file with the credentials of the last request was written, in words, "" without such a file."""
-        file = self._is_for[0].file if self._is_for else ""
-        with contextlib.suppress(OSError):
-            written = datetime.datetime.fromtimestamp(Path(file).stat().st_mtime, datetime.UTC)
-            return f"{file} was written at {written:%Y-%m-%d %H:%M} UTC" if file else ""
-        return ""
+    def credentials(self) -> Credentials | None:
+        """The credentials of the last request, with those that a plugin has printed, None before the first request."""
+        return self._is_for[0] if self._is_for else None
+
+    def error_status(self, body: bytes, code: int, retry_after: str = "") -> ErrorStatus:
+        """Parse the last request's answer, an error.  A 401 names the credentials' file with its age, or the plugin."""
+        status = read_error(body, code, retry_after)
+        origin = _origin(self.credentials) if status.code == 401 and self.credentials else ""
+        return status._replace(message=f"{status.message}: {origin}") if origin else status
 
     async def fail_over(self) -> None:
         """Close the connection.  The next request uses fresh credentials and names, and the next address."""
@@ -198,6 +202,19 @@ class Connection:
         if client is not None:
             with contextlib.suppress(Exception):  # the client is abandoned, so its errors don't matter
                 await client.aclose()
+
+
+def _origin(credentials: Credentials) -> str:
+    """Return in words which plugin has printed the credentials, or when their file was written, "" if it is gone."""
+    if credentials.program:
+        return f"by the credential plugin {show(credentials.program)}"
+    with contextlib.suppress(OSError):
+        written = datetime.datetime.fromtimestamp(Path(credentials.file).stat().st_mtime, datetime.UTC)
+        hours = (datetime.datetime.now(datetime.UTC) - written) // datetime.timedelta(hours=1)
+        # Coarse, so that resources which are denied some seconds apart have the same words.
+        age = "less than an hour" if hours < 1 else f"{hours} h" if hours < 48 else f"{hours // 24} days"
+        return f"{credentials.file} was written at {written:%Y-%m-%d %H:%M} UTC, {age} ago"
+    return ""
 
 
 def api_path(version: str, plural: str, namespace: str = "") -> str:

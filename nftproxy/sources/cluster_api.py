@@ -18,7 +18,7 @@ import contextlib
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from typing import Any
 
-from nftproxy.api.responses import ErrorStatus, read_error
+from nftproxy.api.responses import ErrorStatus
 from nftproxy.model.errors import Unavailable
 from nftproxy.sources.access import Access
 from nftproxy.sources.api_connection import HEADERS, Connection, Timeouts, api_path, bounded_content
@@ -100,6 +100,10 @@ class ClusterApi(Api):
         """Describe in words why a request or a connection failed."""
         return failure_text(error, self.host, self._shared.patience)
 
+    def error_status(self, body: bytes, code: int) -> ErrorStatus:
+        """Parse an answer to a single request that is an error, as `Connection.error_status`."""
+        return self._shared.error_status(body, code)
+
     async def fail_over(self) -> None:
         """Close the connection after an error.  The next request goes to the next address."""
         await self._shared.fail_over()
@@ -130,13 +134,13 @@ class ClusterApi(Api):
                 patience = connection.patience.silence
                 async with connection.answer(method, path, patience, **given) as response:
                     if raise_for_status and _is_error(response):
-                        _raise(await self._whole(response, connection.patience.page))
+                        _raise(await self._whole(response, connection.patience.page), connection)
                     yield response
             return
         async with self._turn, self._shared.answer(method, path, self._read, **given) as response:
             whole = await self._whole(response, self._shared.patience.page)
         if raise_for_status and _is_error(whole):
-            _raise(whole)
+            _raise(whole, self._shared)
         yield whole
 
     @contextlib.asynccontextmanager
@@ -182,8 +186,8 @@ def _is_error(answer: httpx.Response) -> bool:
     return answer.status_code >= 300
 
 
-def _raise(answer: httpx.Response) -> None:
-    status = read_error(answer.content, answer.status_code)
+def _raise(answer: httpx.Response, connection: Connection) -> None:
+    status = connection.error_status(answer.content, answer.status_code)
     raise ServerError(status.message, response=answer)
 
 

@@ -55,6 +55,8 @@ class Credentials(msgspec.Struct, frozen=True):
     impersonation: Impersonation = Impersonation()
     file: str = ""
     """The file with the token or the client certificate, "" without one."""
+    program: str = ""
+    """The plugin that has printed the token or the client certificate, "" if a file has it."""
 
 
 def read_credentials(kubeconfig: str, account: Path = SERVICE_ACCOUNT) -> Credentials:
@@ -107,7 +109,7 @@ def _of_pod(account: Path, environ: Mapping[str, str]) -> Credentials:
         raise _unusable("", message, field="clientConnection.kubeconfig")
     return Credentials(
         server=_url(f"https://{host_port(host, port)}", "", "KUBERNETES_SERVICE_HOST and _PORT"),
-        authority=_read(account / "ca.crt"),
+        authority=_filled(account / "ca.crt"),
         token=_token(account / "token"),
         file=str(account / "token"),
     )
@@ -298,16 +300,27 @@ def _pem(path: Path, file: str | None, data: str | None) -> bytes:
     """Return a certificate or key from text, or else from a file relative to the kubeconfig."""
     try:
         lines = (data or "").replace("\n", "").replace("\r", "")  # Go skips these two, and nothing else
-        return base64.b64decode(lines, validate=True) if lines else _read(path.parent / file) if file else b""
+        return base64.b64decode(lines, validate=True) if lines else _filled(path.parent / file) if file else b""
     except binascii.Error as error:
         raise _unusable(path, f"a certificate or key is not base64: {error}", "kubeconfig") from error
 
 
 def _token(path: Path) -> str:
     try:
-        return _read(path).decode("ascii").strip()
+        return _filled(path).decode("ascii").strip()
     except UnicodeDecodeError as error:
         raise _unusable(path, "is not a token") from error
+
+
+def _filled(path: Path) -> bytes:
+    """Read a file that a program may be about to write anew.
+
+    An empty token or client certificate would make anonymous requests, and an empty authority trust the system's.
+    """
+    content = _read(path)
+    if not content.strip():
+        raise _unusable(path, "is empty")
+    return content
 
 
 def _read(path: Path) -> bytes:

@@ -33,6 +33,8 @@ def failure_text(error: BaseException | None, host: str, timeouts: Timeouts, *, 
             return f"no connection to {host}: {_message(error)}"
         case httpx.NetworkError() | httpx.RemoteProtocolError() | ConnectionResetError() | BrokenPipeError():
             return f"the connection to {host} broke: {_message(error)}"
+        case ConnectionError() if str(error) and not error.errno:  # ours, with the words of its cause
+            return str(error)
         case TimeoutError() if not error.errno and not error.args:
             return f"{host} took longer than {timeouts.page:g} s for an answer"
     return _message(error) or type(error).__name__

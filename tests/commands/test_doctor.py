@@ -952,7 +952,7 @@ def test_a_server_that_does_not_answer(server: ApiServer, kubeconfig: Path) -> N
     server.expire_token()
     finding = found("--kubeconfig", kubeconfig)["NFT503"]
     assert finding["severity"] == "error"
-    assert "401 Unauthorized" in seen(finding)
+    assert f"401 Unauthorized: 'Unauthorized': {kubeconfig} was written at " in seen(finding)
     server.close()
     no_answer = seen(found("--kubeconfig", kubeconfig)["NFT501"])
     assert re.search(r"https://127\.0\.0\.1:(\d+): no connection to 127\.0\.0\.1:\1: Connection refused", no_answer)

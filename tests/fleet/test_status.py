@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -221,6 +222,9 @@ def test_no_cluster_is_an_error(tmp_path: Path, server: ApiServer, cluster: Flee
     assert (done.status, len(done.err.splitlines())) == (2, 1)
     assert done.err.startswith("error: NFT106: ")
     assert str(tmp_path) in done.err
+    server.expire_token()
+    done = cluster.nftproxy("status", "--all-nodes")
+    assert re.search(f"no list of nodes: 401 Unauthorized: .*: {tmp_path}/.* was written at .* ago$", done.err)
     server.stop()
     done = cluster.nftproxy("status", "--all-nodes")
     assert (done.status, len(done.err.splitlines())) == (1, 1)

@@ -7,7 +7,9 @@ import functools
 import json
 import os
 import ssl
+import time
 from collections import Counter
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +20,7 @@ from nftproxy_conformance.apiserver.faults import EndWatch, Fault, Respond
 
 from nftproxy.api.pauses import ReflectorTimes
 from nftproxy.model.errors import BadInput, Unavailable
-from nftproxy.sources import tls
+from nftproxy.sources import api_client, tls
 from nftproxy.sources.api_client import ApiClient
 from nftproxy.sources.api_connection import RequestOutcome, Timeouts
 from nftproxy.sources.credentials import Credentials, is_in_pod, read_credentials
@@ -108,13 +110,65 @@ async def test_expired_token(server: ApiServer, cluster: ApiClient) -> None:
 async def test_a_denied_token_names_its_file(
     server: ApiServer, cluster: ApiClient, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The warning about a 401 says which file has the token, and when it was written, which a stale copy shows."""
+    """The warning about a 401 says which file has the token, and how old it is, which a stale copy shows."""
     server.rotate_token(publish=False)
-    os.utime(tmp_path / "kubeconfig", (0, 86400))
-    async with following(server, cluster, [RESOURCES[2]]) as seen:
-        await seen.until(lambda: seen.requests(status=401) >= 1)
-        await seen.until(lambda: f"{tmp_path}/kubeconfig was written at 1970-01-02 00:00 UTC" in caplog.text)
-        await seen.until(lambda: "written at" in cluster.activities["services"].problem)
+    kubeconfig = tmp_path / "kubeconfig"
+    for hours, age in ((0, "less than an hour ago"), (3, "3 h ago"), (50, "2 days ago")):
+        written = time.time() - hours * 3600
+        os.utime(kubeconfig, (0, written))
+        text = f"{kubeconfig} was written at {datetime.fromtimestamp(written, UTC):%Y-%m-%d %H:%M} UTC, {age}"
+        async with following(server, cluster, [RESOURCES[2]]) as seen:
+            await seen.until(lambda text=text: text in caplog.text)  # type: ignore[misc]
+            await seen.until(lambda text=text: text in cluster.activities["services"].problem)  # type: ignore[misc]
+
+
+async def test_a_denied_token_is_logged_once(
+    server: ApiServer, cluster: ApiClient, caplog: pytest.LogCaptureFixture
+) -> None:
+    """While the server denies all requests, the log says so once a minute for all resources, and again after a cure."""
+    server.rotate_token(publish=False)
+    async with following(server, cluster) as seen:
+        await seen.until(lambda: all(seen.requests(status=401, resource=each) >= 3 for each in PLURALS))
+        assert caplog.text.count("401 Unauthorized") == 1
+        server.publish_token()
+        await seen.right()
+        server.rotate_token(publish=False)
+        server.faults.add(Fault(EndWatch(), verb="watch", count=len(PLURALS)))
+        await seen.until(lambda: caplog.text.count("401 Unauthorized") == 2)
+
+
+async def test_new_credentials_end_the_pause_after_a_denial(
+    server: ApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A new token in the file is used at once, although pauses after denials grow long."""
+    monkeypatch.setattr(api_client, "LOOK", 0.05)
+    cluster = reach(server, tmp_path, times=ReflectorTimes(first_error=600.0, longest_error=600.0))
+    server.rotate_token(publish=False)
+    async with following(server, cluster) as seen:
+        await seen.until(lambda: all(seen.requests(status=401, resource=each) == 1 for each in PLURALS))
+        server.publish_token()
+        await seen.right()
+
+
+@pytest.mark.parametrize("name", ["token", "client.crt", "client.key", "ca.crt"])
+async def test_an_empty_file_is_not_used(
+    server: ApiServer, tmp_path: Path, caplog: pytest.LogCaptureFixture, name: str
+) -> None:
+    """While a file is empty, as when it is written anew, the last credentials serve, and nothing asks anonymously."""
+    proof = Proof.TOKEN if name == "token" else Proof.CERTIFICATE
+    config = server.write_kubeconfig(tmp_path / "kubeconfig", proof=proof, embed=False)
+    file = tmp_path / name
+    if proof is Proof.TOKEN:
+        file.write_text(server.token)
+        rewrite(config, user={"token": None, "tokenFile": name})
+    cluster = ApiClient(str(config), times=TIMES)
+    file.write_text("\n")
+    async with following(server, cluster) as seen:
+        await seen.right()
+    assert {request.status for request in server.requests()} == {200}
+    assert f"keeping the current credentials: NFT106: {file}: is empty" in caplog.text
+    with pytest.raises(BadInput, match="is empty"):
+        ApiClient(str(config))
 
 
 async def test_single_requests_share_a_connection(server: ApiServer, cluster: ApiClient) -> None:
@@ -229,7 +283,7 @@ async def test_plugin(server: ApiServer, tmp_path: Path, caplog: pytest.LogCaptu
         await seen.until(lambda: server.watches("services") == 1)
         token = server.rotate_token(publish=False)
         server.faults.add(Fault(EndWatch(), verb="watch"))
-        await seen.until(lambda: seen.requests(status=401) >= 1)
+        await seen.until(lambda: "401 Unauthorized: 'Unauthorized': by the credential plugin 'python3'" in caplog.text)
         (tmp_path / "token").unlink()
         await seen.until(lambda: "the credential plugin 'python3' failed: it ended with status 1" in caplog.text)
         (tmp_path / "token").write_text(token)
@@ -259,6 +313,15 @@ async def test_plugin_gives_a_certificate(server: ApiServer, tmp_path: Path, mon
     assert {request.user for request in server.requests()} == {"kubernetes-admin"}
     assert (tmp_path / "runs").read_text() == "\n"
     assert list(left.iterdir()) == [], "a key was left behind"
+
+
+async def test_a_plugin_that_is_missing_is_named(server: ApiServer, tmp_path: Path) -> None:
+    """The reason of a failure names the program beside the system's words."""
+    config = server.write_kubeconfig(tmp_path / "kubeconfig")
+    rewrite(config, user={"token": None, "exec": {"apiVersion": V1, "command": "./plugin"}})
+    failure = f"the credential plugin '{tmp_path.parent}/.* failed: .*No such file or directory: '{tmp_path}/plugin'"
+    with pytest.raises(Unavailable, match=failure):
+        await ApiClient(str(config)).read_node(NODE)
 
 
 @pytest.mark.parametrize(

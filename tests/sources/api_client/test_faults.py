@@ -237,7 +237,7 @@ async def test_failures_in_words(
         (httpx.ReadError(""), asyncio.CancelledError("a scope"), "the connection to a:1 broke: ReadError"),
         (httpx.ConnectError("all failed"), OSError(113, "No route to host"), "no connection to a:1: No route to host"),
         (TimeoutError(), None, "a:1 took longer than 120 s for an answer"),
-        (ConnectionError("no credentials: x"), None, "no credentials: x"),
+        (ConnectionError("no credentials: x"), OSError(2, "No such file"), "no credentials: x"),
     ],
     ids=["its own", "its cause's", "none", "the system's", "a long answer", "ours"],
 )

@@ -20,6 +20,7 @@ from nftproxy_conformance.apiserver import ApiServer, Request
 from nftproxy_conformance.apiserver.faults import BlackHole, Fault, Reset, Respond, Slow
 
 from nftproxy.api.pauses import Pause
+from nftproxy.model.codes import Code
 from nftproxy.model.errors import Unavailable
 from nftproxy.model.events import Listed
 from nftproxy.model.objects import ServiceCIDR
@@ -181,20 +182,27 @@ async def test_any_answer_ends_the_pauses(
 async def test_the_log_is_not_filled_while_nobody_answers(
     cluster: ApiClient, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An outage is logged once whatever the reasons, again after a minute, and at its end.  Denials always are."""
+    """An outage is logged once whatever the reasons, again after a minute, and at its end.  Other errors always are.
+
+    A denial is logged once for all resources with its words, and again after a minute.
+    """
     caplog.set_level(logging.INFO)
     clock = [1000.0]
     monkeypatch.setattr(api_client, "now", lambda: clock[0])
-    lost, refused = Pause(reason="lost", awaits_server=True), Pause(reason="403")
-    assert not cluster._is_news(lost._replace(is_fault=False)), "a balancer has cut an idle connection"
-    assert [cluster._is_news(each) for each in (lost, lost, lost._replace(reason="refused"))] == [True, False, False]
+    lost, unhelpful = Pause(reason="lost", awaits_server=True), Pause(reason="500")
+    denied = Pause(reason="401", code=Code.API_DENIED)
+    is_news = cluster._is_news
+    assert not is_news(lost._replace(is_fault=False)), "a balancer has cut an idle connection"
+    assert [is_news(each) for each in (lost, lost, lost._replace(reason="refused"))] == [True, False, False]
+    assert [is_news(each) for each in (denied, denied, denied._replace(reason="403"))] == [True, False, True]
     clock[0] += 60.0
-    assert [cluster._is_news(lost), cluster._is_news(lost)] == [True, False]
-    assert all(cluster._is_news(refused) for _ in range(3))
+    assert [is_news(lost), is_news(lost)] == [True, False]
+    assert [is_news(denied), is_news(denied)] == [True, False]
+    assert all(is_news(unhelpful) for _ in range(3))
     cluster.end_pauses()
     cluster.end_pauses()
     assert caplog.messages == ["the API server answers again, after 60.0 s"]
-    assert cluster._is_news(lost)
+    assert is_news(lost)
 
 
 async def test_waits_for_the_server(server: ApiServer, cluster: ApiClient, caplog: pytest.LogCaptureFixture) -> None:
