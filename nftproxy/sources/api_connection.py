@@ -15,7 +15,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import aclosing, asynccontextmanager
 from http import HTTPStatus
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import httpx
 import msgspec
@@ -121,19 +121,19 @@ class Connection:
         path: str,
         read: float,
         *,
-        params: Mapping[str, str] | None = None,
         headers: Mapping[str, str] = HEADERS,
-        content: bytes | str | None = None,
+        **kwargs: Any,
     ) -> AsyncIterator[httpx.Response]:
         """Make any request.  It goes to the present address, and no redirection is followed.
 
-        `read` limits the seconds until the next bytes come, and until the head of the answer is complete.
+        `read` limits the seconds until the next bytes come, and until the head of the answer is complete.  `kwargs` are
+        those of `httpx.AsyncClient.build_request`: params, content, ...
         """
         self.host = _host(self._access.address)
         client, address = await self.client()
         begin, code, host = now(), "<error>", _host(address)
         timeout = httpx.Timeout(self.patience.connect, read=read)
-        request = client.build_request(method, path, params=params, headers=headers, content=content, timeout=timeout)
+        request = client.build_request(method, path, headers=headers, timeout=timeout, **kwargs)
         try:
             response = await _head(client.send(request, stream=True), self.host, 3 * self.patience.connect + read)
             code = _code(response.status_code)

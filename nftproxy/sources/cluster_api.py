@@ -120,24 +120,28 @@ class ClusterApi(Api):
         stream: bool = False,
         **kwargs: Any,
     ) -> AsyncGenerator[httpx.Response]:
-        """Make a request.  The arguments are kr8s', and `kwargs` may have params, headers and content.
+        """Make a request.  The arguments are kr8s', and `kwargs` are those of `httpx.AsyncClient.build_request`.
+
+        None is left out unseen: releases of kr8s differ in which they use for an object (`data` before 0.20.10).  Only
+        `timeout` has no effect, as the times of `Connection` bound every answer.
 
         Raises:
+            TypeError: httpx doesn't know one of `kwargs`.
             kr8s.ServerError: the status is 300 or more, and `raise_for_status` is true.
             httpx.HTTPError, OSError: the connection fails.
         """
         path = _path(version, base, namespace, url)
-        given = {name: kwargs[name] for name in ("params", "content") if kwargs.get(name) is not None}
-        given["headers"] = HEADERS | {name.lower(): text for name, text in (kwargs.get("headers") or {}).items()}
+        kwargs.pop("timeout", None)
+        kwargs["headers"] = HEADERS | {name.lower(): text for name, text in (kwargs.get("headers") or {}).items()}
         if stream:
             async with self._connect() as connection:
                 patience = connection.patience.silence
-                async with connection.answer(method, path, patience, **given) as response:
+                async with connection.answer(method, path, patience, **kwargs) as response:
                     if raise_for_status and _is_error(response):
                         _raise(await self._whole(response, connection.patience.page), connection)
                     yield response
             return
-        async with self._turn, self._shared.answer(method, path, self._read, **given) as response:
+        async with self._turn, self._shared.answer(method, path, self._read, **kwargs) as response:
             whole = await self._whole(response, self._shared.patience.page)
         if raise_for_status and _is_error(whole):
             _raise(whole, self._shared)

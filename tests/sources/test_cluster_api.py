@@ -57,6 +57,23 @@ async def test_an_error_is_raised_at_once(server: ApiServer, tmp_path: Path, sta
     assert len(server.requests()) == 1
 
 
+async def test_each_argument_of_a_request_has_its_effect(server: ApiServer, tmp_path: Path) -> None:
+    """A body is sent by whichever argument of httpx it comes, and an argument that httpx doesn't have is an error.
+
+    kr8s' objects choose the argument, and have changed it: one that we don't know must not be lost.
+    """
+    async with cluster_api(str(server.write_kubeconfig(tmp_path / "kubeconfig"))) as api:
+        for name, body in {"a": "json", "b": "content"}.items():
+            made = objects.node(name)
+            given: dict[str, Any] = {body: made if body == "json" else json.dumps(made)}
+            async with api.call_api("POST", url="nodes", **given) as answer:
+                assert answer.status_code == 201, body
+        assert [str(found) async for found in api.get(Node)] == ["a", "b"]
+        with pytest.raises(TypeError, match="unheard_of"):
+            async with api.call_api(url="nodes", unheard_of=1):
+                pass
+
+
 async def test_a_watch(server: ApiServer, tmp_path: Path) -> None:
     """A stream has a connection of its own, and single requests are made beside it."""
     server.put(objects.node("node-a"))
