@@ -63,6 +63,7 @@ NEEDS_NO_BUDGET = {
     "extensions/failover/agent/silence_watch.py": "once in a while, or a pause follows, which doubles",
     "kernel/conntrack/sweeps.py": "a pause follows, which doubles",
     "kernel/sysctl.py": "at a start",
+    "sources/directory.py": "the limits of this machine decide",
     "sources/access.py": "the owner of the credentials decides",
     "sources/api_client.py": "faults of objects have a budget of their own, and a pause follows an error of the API",
     "sources/interfaces.py": "a pause follows, which doubles",

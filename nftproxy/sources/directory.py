@@ -24,7 +24,8 @@ from typing import NamedTuple
 from asyncinotify import Event, Inotify, Mask
 
 from nftproxy.api.kinds import KINDS, ObjectKind
-from nftproxy.logs import warn_of
+from nftproxy.logs import warn, warn_of
+from nftproxy.model.codes import Code
 from nftproxy.model.errors import Problem
 from nftproxy.model.events import Event as ClusterEvent
 from nftproxy.sources.files import FileContents, manifest_files, merge, read_file
@@ -34,6 +35,13 @@ DEBOUNCE = 0.03
 """Seconds without an event before changes take effect: longer than an editor's renames take."""
 LONGEST_WAIT = 0.12
 """Seconds until changes take effect even without silence, so that rules follow within 200 ms."""
+
+RETRY = 1.0
+"""Seconds until a directory that can't be watched is tried again."""
+_UNWATCHED = (
+    "%(path)s can't be watched, trying again: %(error)s; fs.inotify.max_user_instances and max_user_watches limit what "
+    "a user may watch"
+)
 
 _WATCHED = (
     Mask.MODIFY
@@ -76,6 +84,7 @@ class Directory:
 
     async def listings(self) -> AsyncGenerator[list[ClusterEvent]]:
         """Yield a complete listing at once, and after each change.  It ends only with the task."""
+        failure = ""
         while True:
             try:
                 with Inotify() as inotify:
@@ -85,6 +94,11 @@ class Directory:
                             yield listing
             except FileNotFoundError:
                 await asyncio.sleep(LONGEST_WAIT)  # the directory is gone: the rules stay until it is back
+            except OSError as error:
+                if str(error) != failure:
+                    failure = str(error)
+                    warn(Code.FILE_UNREADABLE, _UNWATCHED, path=self._path, error=failure)
+                await asyncio.sleep(RETRY)
 
     async def _listings_until_gone(self, events: InotifyEvents) -> AsyncGenerator[list[ClusterEvent]]:
         """Yield listings as `listings` does, until the directory itself is gone."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import itertools
 import os
 import shutil
@@ -13,9 +14,11 @@ from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import pytest
+from asyncinotify import Inotify
 
 from nftproxy.model.events import Listed
 from nftproxy.model.objects import Service
+from nftproxy.sources import directory as directory_module
 from nftproxy.sources.directory import DEBOUNCE, LONGEST_WAIT, Directory
 
 PROMISE = 0.2
@@ -419,6 +422,26 @@ def move_away(directory: Path) -> None:
 def fill(directory: Path, *names: str) -> None:
     """Write the file of the directory in place."""
     (directory / "web.yaml").write_text(manifest(*names))
+
+
+async def test_a_directory_that_can_not_be_watched_yet(
+    directory: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Without a free inotify instance the warning names the limit, once, and the listing comes as soon as one is."""
+    failures = iter([OSError(errno.EMFILE, "Too many open files")] * 2)
+
+    def inotify() -> object:
+        if failure := next(failures, None):
+            raise failure
+        return Inotify()
+
+    monkeypatch.setattr(directory_module, "Inotify", inotify)
+    monkeypatch.setattr(directory_module, "RETRY", 0.0)
+    async with following(directory) as follower:
+        await follower.until(*"ab")
+    assert follower.listings == [AB]
+    (warning,) = [each for each in caplog.messages if "can't be watched" in each]
+    assert "[Errno 24] Too many open files; fs.inotify.max_user_instances" in warning
 
 
 @pytest.mark.parametrize("go", [shutil.rmtree, move_away])

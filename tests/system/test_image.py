@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import socket
 import subprocess
 import sys
@@ -25,6 +26,7 @@ from nftproxy.kernel.libnftables import Kernel
 from nftproxy.model.addresses import Family
 from nftproxy.rules.transaction import delete_transaction, join
 from tests.conftest import CHECKOUT
+from tests.support.waiting import wait_until
 from tools.image.build import ARCHIVE, NATIVE, bill_of
 from tools.image.containerd import Containerd
 from tools.image.kubelet import Container, Pod
@@ -104,6 +106,22 @@ def test_the_agent_answers_in_its_pod(proxy: Container) -> None:
     assert status == 0, text
     assert text.startswith("Agent:            healthy; node node-a")
     assert "svc/shop/web" in proxy.run("nftproxy", "list", "services", "-n", "shop", "-o", "name")[1]
+
+
+def test_the_agent_starts_anew_in_its_container(pod: Pod, tmp_path: Path) -> None:
+    """After a change of the configuration it has its right to the kernel still, and is healthy by `/livez`."""
+    shutil.copytree(CLUSTER, tmp_path / "cluster")
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run").chmod(0o777)
+    mounts = {INSIDE: tmp_path / "cluster", "/tmp": tmp_path, "/run/nftproxy": tmp_path / "run"}
+    proxy = pod.start(PROXY, args=FOLLOW, mounts=mounts)
+    proxy.await_line("loaded the rules: ")
+    with (tmp_path / "cluster" / "config.yaml").open("a") as config:
+        config.write("nftables: {syncPeriod: 20s}\n")
+    wait_until(lambda: proxy.log().count("loaded the rules: ") == 2, proxy.log)
+    asked = "import urllib.request; print(urllib.request.urlopen('http://127.0.0.1:10256/livez').status)"
+    assert proxy.run("/venv/bin/python", "-c", asked) == (0, "200\n")
+    assert proxy.run("nftproxy", "status")[0] == 0
 
 
 def test_top_has_names_in_its_pod(node: Namespace, proxy: Container) -> None:
