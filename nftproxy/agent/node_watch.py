@@ -13,14 +13,16 @@ from typing import NamedTuple
 from nftproxy.agent.pod_routes import sample, unrouted
 from nftproxy.agent.reporting.fault_reporter import FaultReporter
 from nftproxy.kernel.sysctl import CONNTRACK_ENTRIES, CONNTRACK_LIMIT, FORWARDING, read_all
-from nftproxy.model.addresses import Address, Family, of_family
+from nftproxy.model.addresses import FAMILY_NAMES, Address, Family, of_family
 from nftproxy.model.conntrack_fill import nearly_full
 from nftproxy.model.objects import EndpointSlice, Service
 from nftproxy.model.settings import DetectLocalMode
 from nftproxy.model.texts import first_of
 from nftproxy.model.whereabouts import absent_addresses
 from nftproxy.pipeline import Pipeline
-from nftproxy.policy.fronts import serves_node_ports
+from nftproxy.policy.fronts import nodeport_addresses, serves_every_address, serves_node_ports
+from nftproxy.policy.local_sources import local_sources
+from nftproxy.policy.unserved import why_no_address
 from nftproxy.sources.interfaces import host_addresses, interface_names
 
 PERIOD = 30.0
@@ -43,11 +45,12 @@ async def watch_node(pipeline: Pipeline, faults: FaultReporter) -> None:
         await _until_due(pipeline, is_first=not has_looked)
         has_looked = True
         absent: Collection[Address] = ()
-        if present := await asyncio.to_thread(_interfaces):
+        present = await asyncio.to_thread(_interfaces)
+        if present:
             absent = absent_addresses(pipeline.state.node, present.addresses)
             faults.report_elsewhere(absent)
             faults.report_local_sources(await local_sources_fault(pipeline, *present))
-        faults.report_node_ports_nowhere(await without_node_ports(pipeline))
+        faults.report_node_ports_nowhere(await without_node_ports(pipeline, present.addresses if present else None))
         faults.report_not_forwarded({} if absent else not_forwarded(pipeline))
         found = read_all([CONNTRACK_ENTRIES, CONNTRACK_LIMIT])
         faults.report_conntrack_fill(nearly_full(*found.values()) if len(found) == 2 else "")
@@ -79,8 +82,8 @@ async def local_sources_fault(pipeline: Pipeline, names: Collection[str], own: C
         everything = first_of([str(each) for each in config.cluster_cidrs if each.prefixlen == 0])
         return f"clusterCIDR {everything} takes every client for a pod of the cluster" if everything else ""
     mode, what = config.detect_local_mode, ""
-    if mode is DetectLocalMode.NODE_CIDR and pipeline.state.has_node and not node.pod_cidrs:
-        what = f"detectLocalMode is NodeCIDR, and the Node {node.name} has no podCIDR"
+    if mode is DetectLocalMode.NODE_CIDR and pipeline.state.has_node:
+        what = _without_pod_cidr(pipeline)
     elif mode is DetectLocalMode.BRIDGE_INTERFACE and config.bridge_interface not in names:
         what = f"no interface has the name {config.bridge_interface} (detectLocal.bridgeInterface)"
     elif mode is DetectLocalMode.INTERFACE_NAME_PREFIX and not any(
@@ -92,6 +95,17 @@ async def local_sources_fault(pipeline: Pipeline, names: Collection[str], own: C
     return f"{what}, so pods count as clients outside the cluster; the interfaces are {first_of(sorted(names))}"
 
 
+def _without_pod_cidr(pipeline: Pipeline) -> str:
+    """Say which families with Services the Node has no podCIDR of, "" if none."""
+    node, config = pipeline.state.node, pipeline.settings.config
+    served = [each for each in pipeline.generations if pipeline.has_services(each)]
+    lacking = [FAMILY_NAMES[each] for each in served if local_sources(node, config, each) is None]
+    if not lacking:
+        return ""
+    of_these = f" of {' and '.join(lacking)}" if node.pod_cidrs else ""
+    return f"detectLocalMode is NodeCIDR, and the Node {node.name} has no podCIDR{of_these}"
+
+
 def _has_pods(node: str, slices: Iterable[EndpointSlice], own: Collection[Address]) -> bool:
     """True if some endpoint on a node has an address of its own.  It may be the last of all, so this has a thread."""
     return any(
@@ -101,16 +115,41 @@ def _has_pods(node: str, slices: Iterable[EndpointSlice], own: Collection[Addres
     )
 
 
-async def without_node_ports(pipeline: Pipeline) -> dict[Family, str]:
-    """Return the families in which no address of the Node serves node ports, each with a Service that has some."""
+async def without_node_ports(pipeline: Pipeline, present: Collection[Address] | None = None) -> dict[Family, str]:
+    """Return a sentence for each family with node ports that no address of the Node serves.
+
+    Args:
+        pipeline: has the configuration, the Node and the Services.
+        present: the addresses of this node's interfaces, None if they aren't known.
+    """
     state, config = pipeline.state, pipeline.settings.config
     if not state.has_node or not config.node_port_addresses.primary:
         return {}  # ranges that select none of the addresses may be meant to
     families = [each for each in pipeline.generations if pipeline.has_services(each)]
-    unserved = [each for each in families if not serves_node_ports(state, config, each)]
+    unserved = {family: why for family in families if (why := _why_nowhere(pipeline, family, present))}
     services = tuple(state.services.values()) if unserved else ()
-    asking = {family: await asyncio.to_thread(_first_with_node_ports, services, family) for family in unserved}
-    return {family: str(service.key) for family, service in asking.items() if service}
+    found = {family: await asyncio.to_thread(_first_with_node_ports, services, family) for family in unserved}
+    return {
+        family: f"{unserved[family]}: nothing here serves node ports of {service.key}, nor others of the family"
+        for family, service in found.items()
+        if service
+    }
+
+
+def _why_nowhere(pipeline: Pipeline, family: Family, present: Collection[Address] | None) -> str:
+    """Say why no address here serves node ports of a family, "" if one does.
+
+    An ExternalIP serves where the Node has no InternalIP.  One that another machine translates is on no interface here.
+    `report_elsewhere` reports absent InternalIPs.
+    """
+    state, config = pipeline.state, pipeline.settings.config
+    if not serves_node_ports(state, config, family):
+        return why_no_address(state, config, family)
+    serving = nodeport_addresses(state, config, family)
+    is_elsewhere = serving and present is not None and not {*serving} & {*present, *state.node.internal_ips}
+    if not is_elsewhere or serves_every_address(config, family) or family in config.node_port_addresses.localhost:
+        return ""
+    return f"no interface here has {', '.join(serving)}, the only address of the Node {state.node.name} for node ports"
 
 
 def _first_with_node_ports(services: Iterable[Service], family: Family) -> Service | None:

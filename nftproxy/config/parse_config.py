@@ -258,8 +258,8 @@ _SECTIONS: Mapping[str, tuple[str, ...]] = {
 """The sections that may have the common fields of all modes, by mode.  The first section with a value counts.
 
 In IPVS mode kube-proxy takes the periods from its own section, and all else from the section iptables (conversion.go).
-Without a mode it is nftables.  An empty text, as kubeadm writes it, is what kube-proxy takes it for: iptables, in each
-version up to 1.36 (cmd/kube-proxy/app/server_linux.go, platformApplyDefaults)."""
+Without a mode it is nftables.  An empty text, as kubeadm writes it up to 1.36, is iptables, as kube-proxy takes it
+(cmd/kube-proxy/app/server_linux.go, platformApplyDefaults).  Kubernetes 1.40 is to make it nftables (KEP-5343)."""
 
 
 def _mode(given: KubeProxyConfiguration) -> str:

@@ -25,6 +25,7 @@ from nftproxy.explanation.ownership import (
     owner,
     served_at,
     serves_node_ports,
+    service_with_node_port,
     spots_of_node,
     spots_of_service,
 )
@@ -101,7 +102,13 @@ def _spots(pipeline: Pipeline, to: To) -> Iterator[ToAddress]:
 
 def _unaddressed(pipeline: Pipeline, to: To) -> Iterator[str]:
     """Why node ports of a Service aren't served at any address of this node."""
-    service = pipeline.state.services.get(to.service) if isinstance(to, ToService) else None
+    match to:
+        case ToService():
+            service = pipeline.state.services.get(to.service)
+        case ToNode():
+            service = service_with_node_port(pipeline.state, to.protocol, to.port)
+        case ToAddress():  # said at the address
+            service = None
     if service:
         yield from without_address(pipeline.state, pipeline.settings.config, service)
 

@@ -21,6 +21,7 @@ from nftproxy.explanation.ownership import (
     node_port_addresses,
     node_port_owner,
     serves_node_ports,
+    unaddressed_at,
 )
 from nftproxy.explanation.question import SourceKind, ToAddress
 from nftproxy.explanation.words import Chosen
@@ -41,7 +42,7 @@ from nftproxy.policy.fronts import (
 from nftproxy.policy.local_sources import local_sources
 from nftproxy.policy.ranges import networks_of
 from nftproxy.policy.state import ClusterState
-from nftproxy.policy.unserved import none_local
+from nftproxy.policy.unserved import no_address, none_local
 
 REJECTIONS = {
     Protocol.TCP: "tcp reset",
@@ -169,7 +170,7 @@ def _why_no_node_port(pipeline: Pipeline, spot: ToAddress) -> str:
     """Name the Service whose node port isn't served at this address, with the reason, or return ""."""
     owner = node_port_owner(pipeline, spot)
     if owner is None:
-        return ""
+        return _why_no_address(pipeline, spot)
     what = f"the port is a node port of Service {owner}"
     addresses = node_port_addresses(pipeline, spot.family, spot.protocol)
     if spot.address in addresses:  # localhost, where the agent listens for ports with endpoints
@@ -180,6 +181,15 @@ def _why_no_node_port(pipeline: Pipeline, spot: ToAddress) -> str:
         return f"{what}, but no usable endpoint is on {where}"
     served = ", ".join(map(str, addresses)) or "no address of this family"
     return f"{what}, but node ports are served only at {served} (nodePortAddresses)"
+
+
+def _why_no_address(pipeline: Pipeline, spot: ToAddress) -> str:
+    """Name the Service whose node port no address of this node serves, with the reason, or return ""."""
+    service = unaddressed_at(pipeline, spot)
+    if service is None:
+        return ""
+    why = no_address(pipeline.state, pipeline.settings.config, spot.family)
+    return f"the port is a node port of Service {service.key}, but {why}"
 
 
 # Source ranges

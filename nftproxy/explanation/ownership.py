@@ -10,6 +10,7 @@ from nftproxy.explanation.question import ToAddress, ToNode, ToService
 from nftproxy.model.addresses import LOCALHOST, Address, Family, Protocol, family_of, is_loopback, of_family
 from nftproxy.model.objects import ObjectKey, Service, ServicePort
 from nftproxy.pipeline import Pipeline
+from nftproxy.policy import fronts
 from nftproxy.policy.choosing.verdicts import Choice, choose
 from nftproxy.policy.claims import NODE, Claim, Denial
 from nftproxy.policy.compile import compile_service
@@ -21,6 +22,7 @@ from nftproxy.policy.fronts import (
     nodeport_addresses,
     serves_every_address,
 )
+from nftproxy.policy.state import ClusterState
 
 
 class Served(NamedTuple):
@@ -72,6 +74,23 @@ def node_port_owner(pipeline: Pipeline, spot: ToAddress) -> Owner | None:
     if found is None or found[0].key in pipeline.withheld[spot.family]:
         return None
     return owner(found[0].key, found[1].name)
+
+
+def unaddressed_at(pipeline: Pipeline, spot: ToAddress) -> Service | None:
+    """Return the Service that has a node port of a family which no address of this node serves, None if one does."""
+    state = pipeline.state
+    if fronts.serves_node_ports(state, pipeline.settings.config, spot.family):
+        return None
+    service = service_with_node_port(state, spot.protocol, spot.port)
+    return service if service and of_family(service.cluster_ips, spot.family) else None
+
+
+def service_with_node_port(state: ClusterState, protocol: Protocol, port: int) -> Service | None:
+    """Return the Service that has a node port, whether any address serves it or not."""
+    key = state.claims.winner(Claim(NODE, protocol, port))
+    service = state.services.get(key) if key else None
+    has_port = service and any((each.protocol, each.node_port) == (protocol, port) for each in service.ports)
+    return service if has_port else None
 
 
 def _holder_of(pipeline: Pipeline, claim: Claim, family: Family) -> tuple[Service, ServicePort, ClaimedFront] | None:

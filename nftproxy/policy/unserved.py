@@ -24,13 +24,24 @@ def without_address(state: ClusterState, config: Config, service: Service) -> It
     for family in Family if ports else ():
         if of_family(service.cluster_ips, family) and not serves_node_ports(state, config, family):
             what = "node port" if len(ports) == 1 else "node ports"
-            yield f"{what} {', '.join(ports)} ({FAMILY_NAMES[family]}): {_why_no_address(state, config, family)}"
+            yield f"{what} {', '.join(ports)} ({FAMILY_NAMES[family]}): {no_address(state, config, family)}"
 
 
-def _why_no_address(state: ClusterState, config: Config, family: Family) -> str:
-    if not of_family(state.node.addresses, family) and config.node_port_addresses.primary:
-        return f"no address of this node serves it, as the Node {state.node.name} has no InternalIP or ExternalIP of it"
-    return "no address of this node serves it, as nodePortAddresses selects none"
+def no_address(state: ClusterState, config: Config, family: Family) -> str:
+    """Say that no address of this node serves a node port in a family, and why."""
+    return f"no address of this node serves it, as {why_no_address(state, config, family)}"
+
+
+def why_no_address(state: ClusterState, config: Config, family: Family) -> str:
+    """Say why no address of this node serves node ports of a family."""
+    node = state.node
+    if not config.node_port_addresses.primary:
+        return "nodePortAddresses selects none"
+    if not state.has_node:
+        return f"the cluster has no Node {node.name}"
+    if of_family(node.addresses, family):
+        return f"the Node {node.name} has only loopback addresses of {FAMILY_NAMES[family]}"
+    return f"the Node {node.name} has no InternalIP or ExternalIP of {FAMILY_NAMES[family]}"
 
 
 def dead_ends(state: ClusterState, port: ServicePort, choice: Choice) -> str:

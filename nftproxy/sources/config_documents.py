@@ -91,7 +91,7 @@ def config_document(path: Path, content: bytes | None = None) -> object:
 def read_kube_proxy(path: Path) -> KubeProxySettings:
     """Read the ConfigMaps of kube-proxy, or a KubeProxyConfiguration, from a file ("-" is standard input).
 
-    Without a mode, it is an empty text, as in kubeadm's ConfigMap.
+    Without a mode, it is an empty text, as in kubeadm's ConfigMap up to Kubernetes 1.36.
 
     kubectl --namespace kube-system get configmap kube-proxy --output yaml
 
@@ -104,7 +104,7 @@ def read_kube_proxy(path: Path) -> KubeProxySettings:
         why = f"has {len(configs)} {KIND}s where one is needed"
         why += "" if configs else "; without one, options give the values (docs/install.md)"
         raise BadInput(Problem(str(path), "", "", why, Code.MANIFESTS_INCOMPLETE))
-    given = {**configs[0], "mode": configs[0].get("mode") or ""}
+    given = {"mode": "", **{name: value for name, value in configs[0].items() if (name, value) != ("mode", None)}}
     return KubeProxySettings(given, next(_servers(objects), ""), tuple(_daemon_sets(objects)))
 
 

@@ -11,7 +11,7 @@ from nftproxy.agent import node_watch
 from nftproxy.agent.node_watch import local_sources_fault, not_forwarded, without_node_ports
 from nftproxy.model.addresses import Address, Family
 from nftproxy.model.settings import DetectLocalMode
-from tests.support.factories import node, pipeline, service, slice_of
+from tests.support.factories import host_addresses, node, pipeline, service, slice_of
 
 OFF = {"ipv4/ip_forward": 0, "ipv6/conf/all/forwarding": 0}
 
@@ -51,14 +51,48 @@ async def test_node_ports_need_an_address_of_the_node() -> None:
     """A family with node ports is named if the Node has no address of it, and not without such a Service."""
     served, plain = service("shop/web", type="NodePort", ports=["80:30080/tcp"]), service("shop/admin")
     bare = node(internal_ips=[])
-    assert await without_node_ports(pipeline(plain, served, node=bare)) == {Family.IPV4: "shop/web"}
+    nowhere = {
+        Family.IPV4: "the Node node-a has no InternalIP or ExternalIP of IPv4: nothing here serves node ports of "
+        "shop/web, nor others of the family"
+    }
+    assert await without_node_ports(pipeline(plain, served, node=bare)) == nowhere
     assert await without_node_ports(pipeline(plain, node=bare)) == {}
-    assert await without_node_ports(pipeline(served, node=node(internal_ips=["fd00::1"]))) == {Family.IPV4: "shop/web"}
+    assert await without_node_ports(pipeline(served, node=node(internal_ips=["fd00::1"]))) == nowhere
+    (loopback,) = (await without_node_ports(pipeline(served, node=node(internal_ips=["127.0.0.1"])))).values()
+    assert loopback.startswith("the Node node-a has only loopback addresses of IPv4: ")
     assert await without_node_ports(pipeline(served, node=node(internal_ips=[], external_ips=["192.0.2.1"]))) == {}
     assert await without_node_ports(pipeline(served, node=None)) == {}, "the Node may not be known yet"
     assert await without_node_ports(pipeline(served, node=bare, node_port_addresses=["198.51.100.0/24"])) == {}, (
         "ranges may be meant to select no address here"
     )
+
+
+async def test_node_ports_need_an_address_that_is_here() -> None:
+    """An ExternalIP on no interface, as behind address translation, serves no node ports.  Ranges may add another."""
+    served = service("shop/web", type="NodePort", ports=["80:30080/tcp"])
+    outside, own = node(internal_ips=[], external_ips=["192.0.2.1"]), [Address("192.168.0.2")]
+    (why,) = (await without_node_ports(pipeline(served, node=outside), own)).values()
+    assert why.startswith("no interface here has 192.0.2.1, the only address of the Node node-a for node ports: ")
+    assert await without_node_ports(pipeline(served, node=outside), [*own, Address("192.0.2.1")]) == {}
+    assert await without_node_ports(pipeline(served, node=outside)) == {}, "the interfaces can't be read"
+    absent = pipeline(served, node=node(internal_ips=["192.0.2.1"]))
+    assert await without_node_ports(absent, own) == {}, "an absent InternalIP has its own warning"
+    for ranges in (["primary", "192.168.0.0/24"], ["primary", "0.0.0.0/0"], ["primary", "localhost"]):
+        made = pipeline(served, host_addresses("192.168.0.2"), node=outside, node_port_addresses=ranges)
+        assert await without_node_ports(made, own) == {}
+
+
+async def test_each_family_needs_a_pod_range() -> None:
+    """With NodeCIDR a family with Services that the Node has no podCIDR of is a fault on a node with pods."""
+    dual, pods = service(cluster_ips=["10.96.0.10", "fd00:96::10"]), slice_of(endpoints=["10.1.0.4@node-a"])
+    by_node: dict[str, Any] = {"detect_local_mode": DetectLocalMode.NODE_CIDR}
+    for cidrs, lacking in ((["10.1.0.0/24"], " of IPv6"), (["fd00:1::/64"], " of IPv4"), ([], "")):
+        made = pipeline(dual, pods, node=node(pod_cidrs=cidrs), **by_node)
+        fault = await local_sources_fault(made, ["lo"], [])
+        assert fault.startswith(f"detectLocalMode is NodeCIDR, and the Node node-a has no podCIDR{lacking}, so pods ")
+    assert await local_sources_fault(pipeline(dual, pods, **by_node), ["lo"], []) == ""
+    one = pipeline(service(), pods, node=node(pod_cidrs=["10.1.0.0/24"]), **by_node)
+    assert await local_sources_fault(one, ["lo"], []) == "", "no Service has the other family"
 
 
 async def test_no_scan_of_all_objects_holds_up_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -217,6 +217,8 @@ def test_the_two_config_maps_of_eks() -> None:
             "-: ConfigMap: data[config.conf]: ",
         ),
         ("a: [", "-: line 1: "),
+        (CONFIG_MAP.replace('mode: ""', "mode: []"), "mode: a list is not a string"),
+        (CONFIG_MAP.replace('mode: ""', "mode: 0"), "mode: 0 is not a string"),
         (CONFIG_MAP.replace("10.244.0.0/16", "10.244.0.0/33"), "clusterCIDR: '10.244.0.0/33' does not appear to be"),
     ],
 )

@@ -19,7 +19,7 @@ from nftproxy.extensions.localhost.forwardings import LocalhostPorts
 from nftproxy.model.addresses import Address, Family
 from nftproxy.model.codes import Code
 from nftproxy.model.events import Listed, Put, Removed
-from nftproxy.model.objects import EndpointSlice, Ignored, ObjectKey, Place, Service, TrafficDistribution
+from nftproxy.model.objects import EndpointSlice, Ignored, Node, ObjectKey, Place, Service, TrafficDistribution
 from nftproxy.model.pods import NO_PODS, Pods
 from nftproxy.pipeline import Pipeline
 from nftproxy.policy.choosing.verdicts import ChoiceReason
@@ -214,6 +214,28 @@ def test_a_node_port_at_an_address_that_serves_none_is_named() -> None:
         "the port is a node port of Service shop/web:http, but node ports are served only at 192.168.0.2 "
         "(nodePortAddresses), so the packet is routed as any other"
     )
+
+
+@pytest.mark.parametrize(
+    ("of_node", "ranges", "why"),
+    [
+        (node(internal_ips=[]), ["primary"], "the Node node-a has no InternalIP or ExternalIP of IPv4"),
+        (node(internal_ips=["127.0.0.1"]), ["primary"], "the Node node-a has only loopback addresses of IPv4"),
+        (None, ["primary"], "the cluster has no Node node-a"),
+        (node(), ["172.16.0.0/12"], "nodePortAddresses selects none"),
+    ],
+)
+def test_a_node_port_that_no_address_serves_is_named(of_node: Node | None, ranges: list[str], why: str) -> None:
+    """At the node's address, and for the port of the node, the answer names the Service and why nothing serves it."""
+    served = service(ports=["http:80:30080"], type="NodePort")
+    made = pipeline(served, slice_of(), node=of_node, node_port_addresses=ranges)
+    nowhere = f"no address of this node serves it, as {why}"
+    (case,) = place(made, "192.168.0.2:30080").cases
+    assert f"the port is a node port of Service shop/web, but {nowhere}" in case.why
+    assert f"node port 30080 (IPv4): {nowhere}" in asked(made, "node:30080").notes
+    assert f"node port 30080 (IPv4): {nowhere}" in asked(made, "svc/shop/web").notes
+    assert "a node port" not in place(made, "192.168.0.2:30081").cases[0].why
+    assert not any("30081" in each for each in asked(made, "node:30081").notes)
 
 
 def test_limits_say_that_they_drop() -> None:

@@ -92,13 +92,8 @@ class FaultReporter:
         recovery = "this node can tell which sources are local again"
         self.report_ongoing(Code.LOCAL_SOURCES_UNKNOWN, {fault: fault} if fault else {}, recovery)
 
-    def report_node_ports_nowhere(self, services: Mapping[Family, str]) -> None:
-        """Report the families in which no address of the Node serves node ports, each with a Service that has some."""
-        warnings = {
-            family: f"the Node {self._node} has no InternalIP or ExternalIP of {FAMILY_NAMES[family]}: "
-            f"nothing here serves node ports of {service}, nor other node ports of the family"
-            for family, service in services.items()
-        }
+    def report_node_ports_nowhere(self, warnings: Mapping[Family, str]) -> None:
+        """Report the families in which no address of the Node serves node ports, each with the reason."""
         recovery = "the Node has an address for node ports of each family again"
         self.report_ongoing(Code.NODE_PORTS_NOWHERE, warnings, recovery)
 

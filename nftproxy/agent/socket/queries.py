@@ -72,6 +72,8 @@ OF_PACKETS = (
     Code.OTHER_PROXY,
 )
 """Warnings about the node that an explanation repeats, as the rules don't show them."""
+OF_LISTINGS = (Code.NODE_ELSEWHERE, Code.NODE_PORTS_NOWHERE)
+"""Warnings about the node by which Services that a listing shows as served may not be."""
 
 _encode = msgspec.json.Encoder().encode
 
@@ -103,7 +105,7 @@ def _listing(
         scope = _scope(query)
         for piece in _pieces(itertools.chain(rows(known.pipeline, scope), extra(known, scope))):
             yield piece
-        yield _line(End(caveat=known.reporter.caveat()))
+        yield _line(End(caveat=known.reporter.caveat() or next(_of_node(known, OF_LISTINGS), "")))
 
     return answer
 
@@ -113,6 +115,11 @@ def _own_ports(known: QueryContext, scope: ListingScope) -> Iterator[ConflictRow
     for warning in known.reporter.status().warnings if scope == ListingScope() else ():
         if warning.startswith(Code.OWN_PORT_TAKEN):
             yield ConflictRow("", "", "", "the agent's own port", warning, "")
+
+
+def _of_node(known: QueryContext, codes: tuple[Code, ...]) -> Iterator[str]:
+    """Yield the warnings about the node that have one of these codes."""
+    return (each for each in known.reporter.status().warnings if each.startswith(codes))
 
 
 def _pieces(rows: Iterable[ListingRow | None]) -> Iterator[bytes]:
@@ -222,7 +229,7 @@ def _explain(known: QueryContext) -> QueryHandler:
 def _of_the_node(known: QueryContext) -> Iterator[str]:
     """Yield the reasons why packets may fare otherwise than the rules say, or the rules may be out of date."""
     yield from filter(None, [known.reporter.caveat()])
-    yield from (each for each in known.reporter.status().warnings if each.startswith(OF_PACKETS))
+    yield from _of_node(known, OF_PACKETS)
 
 
 def _changes(known: QueryContext, explanation: Explanation) -> Iterator[str]:

@@ -15,7 +15,7 @@ from nftproxy_conformance.lab.topology import NODE_IP, NODE_NAME
 
 from nftproxy.agent.reporting.health import DELETION_TAINT
 from tests.support import objects
-from tests.support.cluster import IP
+from tests.support.cluster import IP, IP6
 from tests.system.e2e.objects import slice_of
 from tests.system.faults.bench import SYNC_PERIOD, Bench, node, vip
 from tests.system.faults.test_life import LOADED
@@ -87,6 +87,28 @@ def addressless(bench: Bench) -> Iterator[None]:
     bench.server.put(bare)
     bench.wait_until_right()
     yield
+    bench.server.put(node())
+
+
+@contextmanager
+def translated(bench: Bench) -> Iterator[None]:
+    """The Node has just an ExternalIP, which another machine translates to the node's own address."""
+    outside = objects.node(NODE_NAME, zone="a")
+    outside["status"] = {"addresses": [{"type": "ExternalIP", "address": "192.0.2.44"}]}
+    bench.server.put(outside)
+    bench.wait_until_right()
+    yield
+    bench.server.put(node())
+
+
+@contextmanager
+def half_ranged(bench: Bench) -> Iterator[None]:
+    """The Node has a podCIDR of a single family."""
+    ranged = node()
+    ranged.setdefault("spec", {})["podCIDRs"] = ["10.1.0.0/24"]
+    bench.server.put(ranged)
+    with NODE_CIDR(bench):
+        yield
     bench.server.put(node())
 
 
@@ -168,7 +190,9 @@ BRIDGE = configured(detectLocalMode="BridgeInterface", detectLocal={"bridgeInter
 PREFIX = configured(detectLocalMode="InterfaceNamePrefix", detectLocal={"interfaceNamePrefix": "cali"})
 NODE_CIDR = configured(detectLocalMode="NodeCIDR")
 EVERYTHING = configured(clusterCIDR="0.0.0.0/0")
+DUAL = (web(vips=[IP.vip, IP6.vip]), PODS)
 NODE_PORT = (web(type="NodePort", ports=["80:30080"]), PODS)
+AT_NODE = f"explain {NODE_IP}:30080"
 NAMELESS = (web(internalTrafficPolicy="Local"), slice_of(IP.here))
 NOWHERE = ("other nodes have some", "on another node")
 REPAIRS = 'nftproxy_repairs_total{ip_family="IPv4"}'
@@ -184,6 +208,16 @@ NIGHT = [
     Incident("node's IPv6 address has changed", DOCTOR, ("NFT019", "2001:db8::44"), (), one_family_moved, (), 1),
     Incident("Node has no address", LIST, ("NoAddress", "node port 30080 (IPv4)"), NODE_PORT, addressless),
     Incident("Node has no address, by status", "status", ("NFT024", "no InternalIP"), NODE_PORT, addressless, WELL),
+    Incident(
+        "Node has no address, by explain",
+        AT_NODE,
+        ("a node port of Service shop/web", "no InternalIP"),
+        NODE_PORT,
+        addressless,
+    ),
+    Incident("Node's address has changed, by list", LIST, ("NFT019", "192.0.2.44"), NODE_PORT, moved),
+    Incident("ExternalIP is translated elsewhere", "status", ("NFT024", "192.0.2.44"), NODE_PORT, translated, WELL),
+    Incident("ExternalIP is translated elsewhere, by list", LIST, ("NFT024", "192.0.2.44"), NODE_PORT, translated),
     Incident("endpoint is a ClusterIP", LIST, ("NoEndpoints", "at a ClusterIP"), (WEB, slice_of(f"{vip(3)}@node-b"))),
     Incident(
         "endpoint is a ClusterIP, by explain", HTTP, ("at a ClusterIP", vip(3)), (WEB, slice_of(f"{vip(3)}@node-b"))
@@ -196,6 +230,7 @@ NIGHT = [
     ),
     Incident("prefix that no interface has", "status", ("NFT637", "cali", "the interfaces are"), FINE, PREFIX, WELL),
     Incident("NodeCIDR without podCIDR", "status", ("NFT637", "has no podCIDR"), FINE, NODE_CIDR, WELL),
+    Incident("NodeCIDR without podCIDR of IPv6", "status", ("NFT637", "no podCIDR of IPv6"), DUAL, half_ranged, WELL),
     Incident("bridge rules drop, by doctor", DOCTOR, ("NFT636", "table bridge ports"), FINE, bridged, (), 1),
     Incident("bridge rules drop, by trace", f"{HTTP} --trace", ("not tried", "the table bridge ports"), FINE, bridged),
     Incident("health check's port is taken", "status", ("NFT010", "32000"), (), TAKEN, WELL),
