@@ -81,7 +81,7 @@ class Access:
         credentials = self.read()
         if credentials.plugin is None:
             return credentials
-        given = await self._plugins.credentials(credentials.plugin, credentials.server, credentials.authority)
+        given = await self._plugins.credentials(credentials.plugin)
         return msgspec.structs.replace(
             credentials,
             plugin=None,

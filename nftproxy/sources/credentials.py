@@ -3,18 +3,28 @@
 Files are read as a whole each time, so a value is complete: if two values are equal, nothing has been rotated.  kubelet
 replaces a pod's token after 80 % of its life, and its own client certificate long before the end.  A client that reads
 anew before each request always has a valid token.
+
+A kubeconfig means the same as for client-go (tests/sources/client_go.toml has client-go's answers), except:
+
+* To a server without "https://" before it client-go connects by HTTP, without credentials.  If the context's user isn't
+  in the file, it sends no credentials either.  Without a context it connects to localhost:8080, or as a pod.  Here each
+  of these is an error that names the fault.
+* auth-provider is an error, as in kube-proxy.  kubectl still has "oidc".
+* client-go judges parts to which the current context doesn't lead.  It refuses names that are given twice, of which the
+  first counts here, and a file beside data, of which the data counts here.
 """
 
 from __future__ import annotations
 
 import base64
-import binascii
 import contextlib
+import ipaddress
 import os
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple, TypeVar
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, unquote, urlsplit, urlunsplit
 
 import msgspec
 
@@ -22,11 +32,19 @@ from nftproxy.api.decode import show
 from nftproxy.model.addresses import host_port
 from nftproxy.model.codes import Code
 from nftproxy.model.errors import BadInput, Problem
-from nftproxy.sources.documents import yaml_documents
-from nftproxy.sources.plugins import Plugin
-from nftproxy.sources.proxies import KUBECONFIG, parse_proxy
+from nftproxy.sources.kubeconfig import (
+    ClusterSection,
+    ContextSection,
+    Kubeconfig,
+    Section,
+    UserSection,
+    parse_kubeconfig,
+)
+from nftproxy.sources.plugins import EXEC_EXTENSION, Plugin
+from nftproxy.sources.proxies import KUBECONFIG, ascii_name, parse_proxy
 from nftproxy.sources.reading import LARGEST_CONFIG, read_bounded
 
+_NOT_IN_URLS = re.compile(r"[\s\x00-\x1f\x7f]")
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 """Where a pod has its token and the cluster's certificate authority."""
 
@@ -46,6 +64,7 @@ class Credentials(msgspec.Struct, frozen=True):
     server: str
     authority: bytes = b""
     token: str = ""
+    basic: str = ""  # a user and password, joined by a colon
     certificate: bytes = b""
     key: bytes = b""
     tls_server_name: str = ""  # the name in the server's certificate, "" for the host in the URL
@@ -72,7 +91,7 @@ def kubectl_credentials(kubeconfig: str, context: str, account: Path = SERVICE_A
     """Read the credentials that kubectl would use: of a kubeconfig, of KUBECONFIG, of ~/.kube/config, or of a pod.
 
     KUBECONFIG may have several paths.  As with kubectl, files that don't exist are skipped, and the first file that has
-    a part of a name counts.
+    a part of a name counts.  Unlike with kubectl, a KUBECONFIG without any file is an error in a pod too.
 
     Args:
         kubeconfig: a path, "" for the others.
@@ -85,8 +104,8 @@ def kubectl_credentials(kubeconfig: str, context: str, account: Path = SERVICE_A
     if kubeconfig:
         return _of_kubeconfigs([Path(kubeconfig)], context)
     named = os.environ.get("KUBECONFIG", "")
-    texts = named.split(os.pathsep) if named else [str(Path("~/.kube/config").expanduser())]
-    found = [path for path in map(Path, filter(None, texts)) if path.exists()]
+    texts = named.split(os.pathsep) if named else [_home_kubeconfig()]
+    found = [path for path in map(Path, filter(None, texts)) if _is_there(path)]
     if not found and (named or not is_in_pod(account)):
         raise _unusable(named or "~/.kube/config", "there is no such kubeconfig, and this isn't a pod")
     return _of_kubeconfigs(found, context) if found else _of_pod(account, os.environ)
@@ -101,15 +120,36 @@ def is_in_pod(account: Path = SERVICE_ACCOUNT, environ: Mapping[str, str] = os.e
     return bool(given) and (account / "token").is_file()
 
 
+def _home_kubeconfig() -> str:
+    with contextlib.suppress(RuntimeError):  # raised for a user without a home
+        return str(Path("~/.kube/config").expanduser())
+    return ""
+
+
+def _is_there(path: Path) -> bool:
+    """Whether a file exists.  A file that can't be looked at does: to read it is an error that says why."""
+    try:
+        path.stat()
+    except FileNotFoundError:
+        return False
+    except (OSError, ValueError):  # ValueError: NUL in a name
+        pass
+    return True
+
+
 def _of_pod(account: Path, environ: Mapping[str, str]) -> Credentials:
-    """Read a pod's credentials as client-go's rest.InClusterConfig does."""
+    """Read a pod's credentials as client-go's rest.InClusterConfig does.
+
+    Without ca.crt, the system's authorities are used.  Unlike with client-go, a ca.crt without a certificate is an
+    error, at the connection.
+    """
     host, port = environ.get("KUBERNETES_SERVICE_HOST", ""), environ.get("KUBERNETES_SERVICE_PORT", "")
     if not host or not port:
         message = "is not given, and without KUBERNETES_SERVICE_HOST and _PORT this isn't a pod either"
         raise _unusable("", message, field="clientConnection.kubeconfig")
     return Credentials(
         server=_url(f"https://{host_port(host, port)}", "", "KUBERNETES_SERVICE_HOST and _PORT"),
-        authority=_filled(account / "ca.crt"),
+        authority=_filled(account / "ca.crt") if _is_there(account / "ca.crt") else b"",
         token=_token(account / "token"),
         file=str(account / "token"),
     )
@@ -122,100 +162,41 @@ def other_address(text: str, configured: str) -> str:
         BadInput: it is less safe, or no URL.
     """
     if _scheme(text) == _scheme(configured):
-        return text.rstrip("/")
+        return _url(text, "", "--api-server")
     raise _unusable("", f"{show(text)} is not a URL like {configured}", field="--api-server")
 
 
 def _url(text: str, path: Path | str, field: str) -> str:
-    """Return the URL of a server.
+    """Return the URL of a server, to which paths are appended: without user, password, query and fragment.
 
     Raises:
         BadInput: it is no URL.  The error doesn't show the text, which may have a password.
     """
-    if not _scheme(text):
+    scheme = _scheme(text)
+    if not scheme:
         raise _unusable(path, "is not an http or https URL with a host and a valid port", field=field)
-    return text
+    parts = urlsplit(text)
+    return urlunsplit((scheme, _place(parts), parts.path.rstrip("/"), "", ""))
 
 
 def _scheme(url: str) -> str:
     """Return the scheme of a server's URL, "" if the text is no such URL."""
-    with contextlib.suppress(ValueError):  # raised for bad brackets and ports
+    with contextlib.suppress(ValueError):  # raised for bad addresses and ports
         parts = urlsplit(url)
-        if parts.scheme in ("http", "https") and parts.hostname and parts.port != 0:
+        if parts.netloc.endswith("]") or "]:" in parts.netloc:
+            ipaddress.IPv6Address(unquote(parts.hostname or ""))
+        is_valid = parts.hostname and parts.port != 0 and _place(parts).isascii() and not _NOT_IN_URLS.search(url)
+        if parts.scheme in ("http", "https") and is_valid:
             return parts.scheme
     return ""
 
 
-# The shapes of a kubeconfig (client-go, tools/clientcmd/api/v1)
+def _place(parts: SplitResult) -> str:
+    """Return the host and port of a URL."""
+    return ascii_name(parts.netloc.rpartition("@")[2])
 
 
-class _Section(msgspec.Struct, rename="kebab"):
-    pass
-
-
-class _Cluster(_Section):
-    server: str
-    certificate_authority: str | None = None
-    certificate_authority_data: str | None = None
-    tls_server_name: str | None = None
-    insecure_skip_tls_verify: bool | None = None
-    proxy_url: str | None = None
-
-
-class _User(_Section):
-    token: str | None = None
-    token_file: str | None = msgspec.field(name="tokenFile", default=None)
-    client_certificate: str | None = None
-    client_certificate_data: str | None = None
-    client_key: str | None = None
-    client_key_data: str | None = None
-    exec: Plugin | None = None
-    auth_provider: object = None
-    username: str | None = None
-    user: str | None = msgspec.field(name="as", default=None)
-    uid: str | None = msgspec.field(name="as-uid", default=None)
-    groups: tuple[str, ...] | None = msgspec.field(name="as-groups", default=None)
-    extra: dict[str, list[str]] | None = msgspec.field(name="as-user-extra", default=None)
-
-    @property
-    def impersonation(self) -> Impersonation:
-        """The user that the API is to take requests for."""
-        extra = tuple((key, value) for key, values in (self.extra or {}).items() for value in values)
-        return Impersonation(self.user or "", self.uid or "", self.groups or (), extra)
-
-
-class _Context(_Section):
-    cluster: str
-    user: str = ""
-
-
-class _NamedPart(_Section):
-    """A named part.  It is only judged if the current context leads to it."""
-
-    name: str
-    cluster: object = None
-    context: object = None
-    user: object = None
-
-    @property
-    def value(self) -> object:
-        """The cluster, context or user."""
-        return self.cluster or self.context or self.user
-
-
-class _Kubeconfig(_Section):
-    current_context: str | None = None
-    clusters: list[_NamedPart] | None = None
-    contexts: list[_NamedPart] | None = None
-    users: list[_NamedPart] | None = None
-
-    def parts(self, section: str) -> list[_NamedPart]:
-        """The parts of a section, last first, so that the first part of a name wins in a dict."""
-        found: list[_NamedPart] | None = getattr(self, section)
-        return (found or [])[::-1]
-
-
-S = TypeVar("S", bound=_Section)
+S = TypeVar("S", bound=Section)
 
 
 class _PartOfFile(NamedTuple):
@@ -231,41 +212,114 @@ def _of_kubeconfigs(paths: Sequence[Path], context: str = "") -> Credentials:
 
     def part(kind: type[S], section: str, name: str) -> tuple[Path, S]:
         parts = {
-            each.name: _PartOfFile(path, each.value) for path, file in reversed(files) for each in file.parts(section)
+            each.name: _PartOfFile(path, getattr(each, section.removesuffix("s")))
+            for path, file in reversed(files)
+            for each in reversed(getattr(file, section))
+            if each
         }
         return _part(first, kind, section, parts, name)
 
-    wanted = context or next((file.current_context for _, file in files if file.current_context), None)
-    if wanted is None:
-        raise _unusable(first, "has no current-context, and none is named", field="current-context")
-    _, chosen = part(_Context, "contexts", wanted)
-    cluster_path, cluster = part(_Cluster, "clusters", chosen.cluster)
-    path, user = part(_User, "users", chosen.user) if chosen.user else (cluster_path, _User())
-    if user.auth_provider is not None or user.username:
-        message = "auth-provider and username are gone from Kubernetes: use a token, certificate or exec"
-        raise _unusable(path, message, field="users")
-    return Credentials(
-        server=_url(cluster.server, cluster_path, "server").rstrip("/"),
-        authority=_pem(cluster_path, cluster.certificate_authority, cluster.certificate_authority_data),
-        token=_token(path.parent / user.token_file) if user.token_file else (user.token or "").strip(),
-        certificate=_pem(path, user.client_certificate, user.client_certificate_data),
-        key=_pem(path, user.client_key, user.client_key_data),
-        tls_server_name=cluster.tls_server_name or "",
-        is_insecure=bool(cluster.insecure_skip_tls_verify),
-        proxy_url=_proxy_url(cluster_path, cluster.proxy_url or ""),
-        plugin=_found_from(path.parent, user.exec),
-        impersonation=user.impersonation,
-        file=str(path.parent / (user.token_file or ("" if user.token else user.client_certificate) or path.name)),
+    wanted = context or next((file.current_context for _, file in files if file.current_context), "")
+    _, chosen = part(ContextSection, "contexts", wanted)
+    cluster_path, cluster = part(ClusterSection, "clusters", chosen.cluster)
+    path, user = part(UserSection, "users", chosen.user)
+    if user.auth_provider is not None:
+        raise _unusable(path, "auth-provider isn't supported: use exec, a token or a certificate", field="users")
+    server = _url(cluster.server, cluster_path, "server")
+    credentials = Credentials(
+        server=server,
+        proxy_url=_proxy_url(cluster_path, cluster.proxy_url),
+        impersonation=_impersonation(path, user),
     )
+    return credentials if server.startswith("http:") else _with_tls(credentials, cluster_path, cluster, path, user)
+
+
+def _with_tls(
+    credentials: Credentials, cluster_path: Path, cluster: ClusterSection, path: Path, user: UserSection
+) -> Credentials:
+    """Return the credentials with all that goes by TLS alone.  As with client-go, no token is sent without TLS."""
+    authority = _pem(cluster_path, cluster.certificate_authority, cluster.certificate_authority_data)
+    if authority and cluster.insecure_skip_tls_verify:
+        message = "insecure-skip-tls-verify excludes a certificate-authority: remove one of them"
+        raise _unusable(cluster_path, message, field="clusters")
+    token = _user_token(path, user)
+    basic = _basic(path, user, cluster.server, token)
+    certificate = _pem(path, user.client_certificate, user.client_certificate_data)
+    key = _pem(path, user.client_key, user.client_key_data) if certificate else b""
+    if certificate and not key:
+        raise _unusable(path, "a client certificate has no client-key or client-key-data", field="users")
+    file = str(path.parent / (user.token_file or ("" if user.token else user.client_certificate) or path.name))
+    found = msgspec.structs.replace(
+        credentials,
+        authority=authority,
+        token=token,
+        basic=basic,
+        certificate=certificate,
+        key=key,
+        tls_server_name=cluster.tls_server_name,
+        is_insecure=cluster.insecure_skip_tls_verify,
+        file=file,
+    )
+    is_needed = user.exec is not None and not (token or basic or certificate)
+    return msgspec.structs.replace(found, plugin=_plugin(path, user, found, cluster)) if is_needed else found
+
+
+def _impersonation(path: Path, user: UserSection) -> Impersonation:
+    if (user.uid or user.groups or user.extra) and not user.impersonated:
+        raise _unusable(path, "as-uid, as-groups and as-user-extra need the user in as", field="users")
+    extra = tuple((key, value) for key, values in user.extra.items() for value in values)
+    return Impersonation(user.impersonated, user.uid, user.groups, extra)
+
+
+def _user_token(path: Path, user: UserSection) -> str:
+    """Return a user's token.  A token beside a file counts as long as the file has none."""
+    try:
+        return _token(path.parent / user.token_file) if user.token_file else user.token.strip()
+    except BadInput:
+        if user.token:
+            return user.token.strip()
+        raise
+
+
+def _basic(path: Path, user: UserSection, server: str, token: str) -> str:
+    """Return the user and password for a server in front of the API, which itself takes none since Kubernetes 1.19."""
+    if token and (user.username or user.password):
+        raise _unusable(path, "a token excludes a username and a password: remove one of them", field="users")
+    if token or not user.username:
+        return "" if token else unquote(urlsplit(server).netloc.rpartition("@")[0])
+    return f"{user.username}:{user.password}"
+
+
+def _plugin(path: Path, user: UserSection, credentials: Credentials, cluster: ClusterSection) -> Plugin:
+    """Return the user's plugin.  Its command is relative to the kubeconfig, or without a slash found by PATH."""
+    try:
+        plugin = msgspec.convert(user.exec, Plugin)
+    except ValueError as error:
+        raise _unusable(path, f"exec: {error}", field="users") from error
+    command = str(path.parent / plugin.command) if "/" in plugin.command else plugin.command
+    info = {
+        "server": cluster.server,
+        "tls-server-name": cluster.tls_server_name,
+        "insecure-skip-tls-verify": cluster.insecure_skip_tls_verify,
+        "certificate-authority-data": base64.b64encode(credentials.authority).decode(),
+        "proxy-url": cluster.proxy_url,
+        "disable-compression": cluster.disable_compression,
+        "config": next((each.extension for each in cluster.extensions if each.name == EXEC_EXTENSION), None),
+    }
+    known = {name: value for name, value in info.items() if value} if plugin.provide_cluster_info else {}
+    return msgspec.structs.replace(plugin, command=command, cluster=known)
 
 
 def _part(first: Path, kind: type[S], section: str, parts: Mapping[str, _PartOfFile], name: str) -> tuple[Path, S]:
-    """Return the part of a name, and its file.  Parts that aren't used may be incomplete."""
-    if name not in parts:
-        raise _unusable(first, f"leads to {show(name)}, which isn't among the {section}", field="current-context")
-    path, value = parts[name]
+    """Return the part of a name, and its file.  Parts that aren't used may be incomplete, and a user may be missing."""
+    if name not in parts and (name or kind is not UserSection):
+        fault = f"leads to {show(name)}, which isn't among the {section}"
+        if not name and kind is ContextSection:
+            fault = "has no current-context, and none is named"
+        raise _unusable(first, fault, field="current-context")
+    path, value = parts.get(name, _PartOfFile(first, None))
     try:
-        return path, msgspec.convert(value or {}, kind)
+        return path, msgspec.convert({} if value is None else value, kind)
     except ValueError as error:
         raise _unusable(path, f"{show(name)}: {error}", field=section) from error
 
@@ -279,29 +333,19 @@ def _proxy_url(path: Path, text: str) -> str:
     return text
 
 
-def _found_from(directory: Path, plugin: Plugin | None) -> Plugin | None:
-    """Return the plugin with a command relative to the kubeconfig.  A command without a slash is found by PATH."""
-    if plugin is None or "/" not in plugin.command:
-        return plugin
-    return msgspec.structs.replace(plugin, command=str(directory / plugin.command))
-
-
-def _kubeconfig(path: Path) -> _Kubeconfig:
+def _kubeconfig(path: Path) -> Kubeconfig:
     try:
-        documents = [each for each in yaml_documents(_read(path).decode()) if each.fault or each.value is not None]
-        if len(documents) != 1 or documents[0].fault:
-            raise ValueError(documents[0].fault if documents else "is empty")
-        return msgspec.convert(documents[0].value, _Kubeconfig)
-    except ValueError as error:  # also what msgspec raises, and UnicodeDecodeError
+        return parse_kubeconfig(_read(path))
+    except ValueError as error:
         raise _unusable(path, str(error), "kubeconfig") from error
 
 
-def _pem(path: Path, file: str | None, data: str | None) -> bytes:
+def _pem(path: Path, file: str, data: str) -> bytes:
     """Return a certificate or key from text, or else from a file relative to the kubeconfig."""
     try:
-        lines = (data or "").replace("\n", "").replace("\r", "")  # Go skips these two, and nothing else
+        lines = data.replace("\n", "").replace("\r", "")  # Go skips these two, and nothing else
         return base64.b64decode(lines, validate=True) if lines else _filled(path.parent / file) if file else b""
-    except binascii.Error as error:
+    except ValueError as error:  # binascii.Error too
         raise _unusable(path, f"a certificate or key is not base64: {error}", "kubeconfig") from error
 
 

@@ -17,6 +17,7 @@ libyaml's events, for two reasons:
 
 from __future__ import annotations
 
+import base64
 import functools
 import itertools
 import json
@@ -97,19 +98,24 @@ class _Malformed(Exception):
 _DOCUMENT_START = re.compile(r"^---(?=\s|\Z)", re.MULTILINE)
 
 
-def yaml_documents(text: str) -> Iterator[Document]:
-    """Yield the documents of YAML text.  Text before the first "---" is a document too, unless it is empty."""
-    return itertools.chain.from_iterable(yaml_pieces(text))
+def yaml_documents(text: str, *, may_repeat_keys: bool = False) -> Iterator[Document]:
+    """Yield the documents of YAML text.  Text before the first "---" is a document too, unless it is empty.
+
+    Args:
+        text: the documents.
+        may_repeat_keys: whether the last value of a key counts, as in kubeconfigs, instead of an error.
+    """
+    return itertools.chain.from_iterable(yaml_pieces(text, may_repeat_keys=may_repeat_keys))
 
 
-def yaml_pieces(text: str) -> list[Iterator[Document]]:
+def yaml_pieces(text: str, *, may_repeat_keys: bool = False) -> list[Iterator[Document]]:
     """Return the documents of YAML text in pieces, each of which is parsed when it is iterated over."""
     starts = [_before_directives(text, match.start()) for match in _DOCUMENT_START.finditer(text)]
     pieces = []
     line = 1
     for begin, end in itertools.pairwise([0, *starts, len(text)]):
         if begin != end:
-            pieces.append(_read_yaml(text[begin:end], line))
+            pieces.append(_read_yaml(text[begin:end], line, may_repeat_keys))
             line += text.count("\n", begin, end)
     return pieces
 
@@ -124,10 +130,10 @@ def _before_directives(text: str, start: int) -> int:
     return start
 
 
-def _read_yaml(text: str, line: int) -> Iterator[Document]:
+def _read_yaml(text: str, line: int, may_repeat_keys: bool) -> Iterator[Document]:
     """Yield the documents in a piece of the text, which starts at `line`: several if it has "..."."""
     try:
-        for value, offset in _Builder(text).documents():
+        for value, offset in _Builder(text, may_repeat_keys).documents():
             yield Document(line + offset, value)
     except _Malformed as error:
         yield Document(line + error.line, None, f"is not YAML for a manifest: {error.message}")
@@ -145,6 +151,7 @@ _PLAIN_TAGS = frozenset({f"{_CORE}int", f"{_CORE}float", f"{_CORE}bool", f"{_COR
 _TEXT_TAGS = frozenset({None, "!", f"{_CORE}str"})
 _MAPPING_TAGS = frozenset({None, "!", f"{_CORE}map"})
 _SEQUENCE_TAGS = frozenset({None, "!", f"{_CORE}seq"})
+_BINARY_TAG = f"{_CORE}binary"
 
 
 class _Anchored(NamedTuple):
@@ -157,7 +164,8 @@ class _Anchored(NamedTuple):
 class _Builder:
     """Builds the values of YAML text from libyaml's events."""
 
-    def __init__(self, text: str) -> None:
+    def __init__(self, text: str, may_repeat_keys: bool) -> None:
+        self._may_repeat_keys = may_repeat_keys
         # Only the parser of the loader is used.  The pure parser works too, slowly, where PyYAML was built without C.
         self._next: Callable[[], Any] = getattr(yaml, "CBaseLoader", yaml.BaseLoader)(text).get_event
         self._anchors: dict[str, _Anchored] = {}
@@ -204,7 +212,7 @@ class _Builder:
             if type(event) is not ScalarEvent:
                 raise _Malformed("a key is not a scalar", _line(event))
             key = event.value
-            if key in found:
+            if key in found and not self._may_repeat_keys:
                 raise _Malformed(f"the key {show(key)} is given twice", _line(event))
             inner = next_event()
             # Most values are scalars without an anchor, and need no call.
@@ -256,8 +264,18 @@ def _scalar(event: Any) -> object:
     if not event.implicit[0]:
         if event.tag in _TEXT_TAGS:
             return text
+        if event.tag == _BINARY_TAG:
+            return _from_base64(event)
         _check_tag(event, _PLAIN_TAGS)
     return _plain(text) if len(text) <= _LONGEST_NUMBER else text
+
+
+def _from_base64(event: Any) -> str:
+    """Return the text that a scalar of the tag !!binary stands for.  Python's YAML writes bytes so."""
+    try:
+        return base64.b64decode("".join(event.value.split()), validate=True).decode()
+    except ValueError as error:
+        raise _Malformed(f"!!binary is not base64 of a text: {error}", _line(event)) from error
 
 
 _WORDS: dict[str, bool | None] = (

@@ -13,14 +13,16 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import contextlib
+import re
 import socket
 import ssl
 import zlib
-from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Iterable, Iterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from typing import Any, NoReturn
-from urllib.parse import quote
+from urllib.parse import quote, urlsplit
 
 import httpcore
 import httpx
@@ -28,7 +30,7 @@ import httpx
 from nftproxy.api.decode import show
 from nftproxy.sources.credentials import Credentials
 from nftproxy.sources.proxies import Proxy
-from nftproxy.sources.tls import system_authorities, tls_context
+from nftproxy.sources.tls import system_authorities, tls_contexts
 
 _NAMES = {"server_addr": "peername", "client_addr": "sockname"}
 """asyncio's names of what httpcore asks for, where they differ."""
@@ -161,10 +163,18 @@ def _error(error: OSError, time_out: type[Exception], other: type[Exception]) ->
     asyncio's reader keeps its error, and the traceback would keep the reader.  So would a variable of a frame, as a
     context manager's `__exit__` has one for the traceback (Python 3.12).
     """
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return _UntrustedServer(str(error))
     return (time_out if isinstance(error, TimeoutError) else other)(str(error))
 
 
+class _UntrustedServer(httpcore.ConnectError):
+    """A server whose certificate isn't trusted.  httpcore drops the causes of its errors."""
+
+
 _ERRORS = {
+    _UntrustedServer: httpx.ConnectError,
+} | {
     getattr(httpcore, name): getattr(httpx, name)
     for name in (
         "ConnectError ConnectTimeout LocalProtocolError PoolTimeout ProxyError ReadError ReadTimeout "
@@ -172,6 +182,7 @@ _ERRORS = {
     ).split()
 }
 """httpx's error for each of httpcore's."""
+_CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
 _IN_NAMES = "!#$&'*+-.^_`|~"
 """The characters, beside letters and digits, that a header's name may have (RFC 9110, section 5.6.2)."""
 
@@ -185,61 +196,83 @@ def http_client(credentials: Credentials, address: str, proxy: Proxy | None) -> 
         proxy: the proxy on the way, None without one.
 
     Raises:
-        ConnectionError: a certificate or key is invalid.
+        ConnectionError: a certificate or key is invalid, or a header would be.
     """
     has_tls = address.startswith("https:")
-    context = tls_context(credentials) if has_tls else None  # without TLS no authorities are read
+    contexts = tls_contexts(credentials) if has_tls else (None,)  # without TLS no authorities are read
     return httpx.AsyncClient(
         base_url=address,
         headers=_headers(credentials),
-        transport=_PoolTransport(context, credentials.tls_server_name, proxy),
+        transport=_PoolTransport(contexts, _server_name(credentials.tls_server_name, address), proxy),
         trust_env=False,
         timeout=None,
     )
 
 
+def _server_name(configured: str, address: str) -> str:
+    """Return the name that the server's certificate must have, "" for the host in the URL.
+
+    As in Go, an address may have brackets, and a name may end with a dot (crypto/x509, VerifyHostname).
+    """
+    host = urlsplit(address).hostname or ""
+    return configured.strip("[]").removesuffix(".") or (host[:-1] if host.endswith(".") else "")
+
+
 def _headers(credentials: Credentials) -> list[tuple[bytes, bytes]]:
-    """Return the headers of authentication, and of impersonation (client-go, transport/round_trippers.go)."""
+    """Return the headers of authentication, and of impersonation (client-go, transport/round_trippers.go).
+
+    Raises:
+        ConnectionError: a header would have a line break.  h11's error would show a token.
+    """
     headers = [("content-type", "application/json")]
     if credentials.token:
         headers.append(("authorization", f"Bearer {credentials.token}"))
+    elif credentials.basic:
+        headers.append(("authorization", f"Basic {base64.b64encode(credentials.basic.encode()).decode()}"))
     acting = credentials.impersonation
     headers += [("impersonate-user", acting.user)] if acting.user else []
     headers += [("impersonate-uid", acting.uid)] if acting.uid else []
     headers += [("impersonate-group", group) for group in acting.groups]
     headers += [(f"impersonate-extra-{quote(key, safe=_IN_NAMES)}", text) for key, text in acting.extra]
-    return [(name.encode(), value.encode()) for name, value in headers]
+    for name, value in headers:
+        if _CONTROL.search(value):
+            raise ConnectionError(f"no credentials: the header {name} would have a line break or control character")
+    return [(name.encode(), value.strip().encode()) for name, value in headers]
 
 
 def _pool(context: ssl.SSLContext | None, backend: AsyncioBackend, proxy: Proxy | None) -> httpcore.AsyncConnectionPool:
-    return httpcore.AsyncConnectionPool(
-        ssl_context=context,
-        network_backend=backend,
-        proxy=proxy and httpcore.Proxy(
-            proxy.url, proxy.auth, ssl_context=system_authorities() if proxy.url.startswith("https:") else None
-        ),
-    )  # fmt: skip
+    return httpcore.AsyncConnectionPool(ssl_context=context, network_backend=backend, proxy=proxy and _proxy(proxy))
+
+
+def _proxy(proxy: Proxy) -> httpcore.Proxy:
+    user, password = (each.encode() for each in proxy.auth or ("", ""))
+    return httpcore.Proxy(
+        proxy.url,
+        (user, password) if proxy.auth else None,
+        ssl_context=system_authorities() if proxy.url.startswith("https:") else None,
+    )
 
 
 class _PoolTransport(httpx.AsyncBaseTransport):
     """Requests of httpx by a pool of httpcore."""
 
-    def __init__(self, context: ssl.SSLContext | None, server_name: str, proxy: Proxy | None) -> None:
-        self._backend = AsyncioBackend({context: server_name} if context and server_name else {})
-        self._pool = _pool(context, self._backend, proxy)
+    def __init__(self, contexts: Sequence[ssl.SSLContext | None], server_name: str, proxy: Proxy | None) -> None:
+        names = {context: server_name for context in contexts if context and server_name}
+        self._backend = AsyncioBackend(names)
+        self._pools = [_pool(context, self._backend, proxy) for context in contexts]
+        """The pool in use, and then those to try if it doesn't trust the server."""
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         url = request.url
+        asked = httpcore.Request(
+            request.method,
+            httpcore.URL(scheme=url.raw_scheme, host=url.raw_host, port=url.port, target=url.raw_path),
+            headers=request.headers.raw,
+            content=request.stream,
+            extensions=request.extensions,
+        )
         with _errors_of_httpx():
-            response = await self._pool.handle_async_request(
-                httpcore.Request(
-                    request.method,
-                    httpcore.URL(scheme=url.raw_scheme, host=url.raw_host, port=url.port, target=url.raw_path),
-                    headers=request.headers.raw,
-                    content=request.stream,
-                    extensions=request.extensions,
-                )
-            )
+            response = await self._response(asked)
         return httpx.Response(
             response.status,
             headers=response.headers,
@@ -247,9 +280,24 @@ class _PoolTransport(httpx.AsyncBaseTransport):
             extensions=response.extensions,
         )
 
+    async def _response(self, request: httpcore.Request) -> httpcore.Response:
+        """Return the answer, by the first pool that trusts the server.  Nothing is sent to a server without trust."""
+        pools = list(self._pools)
+        for number, pool in enumerate(pools, 1):
+            try:
+                response = await pool.handle_async_request(request)
+            except _UntrustedServer:
+                if number == len(pools):
+                    raise
+            else:
+                self._pools = [pool, *(each for each in pools if each is not pool)]
+                return response
+        raise AssertionError("there is a pool")
+
     async def aclose(self) -> None:
         try:
-            await self._pool.aclose()
+            for pool in self._pools:
+                await pool.aclose()
         finally:
             await self._backend.aclose()
 

@@ -9,13 +9,13 @@ of them is written to a file.
 from __future__ import annotations
 
 import asyncio
-import base64
 import contextlib
 import datetime
 import logging
 import os
 import signal
-from typing import IO, Any, Literal, NamedTuple
+from collections.abc import Mapping
+from typing import IO, Annotated, Literal, NamedTuple
 
 import msgspec
 
@@ -33,22 +33,28 @@ _REAPING = 0.5
 """Seconds until a process that was killed is gone, unless it hangs in the kernel, which is not waited for."""
 
 
+EXEC_EXTENSION = "client.authentication.k8s.io/exec"
+"""The extension of a cluster in a kubeconfig that is for the program, as its `config`."""
+
+
 class Variable(msgspec.Struct, frozen=True):
     """A variable of the program's environment."""
 
     name: str
-    value: str
+    value: str = ""
 
 
 class Plugin(msgspec.Struct, frozen=True, rename="camel"):
     """A user's exec section (client-go, tools/clientcmd/api/v1 ExecConfig)."""
 
-    command: str
+    command: Annotated[str, msgspec.Meta(min_length=1)]
     api_version: Literal["client.authentication.k8s.io/v1", "client.authentication.k8s.io/v1beta1"]
-    args: tuple[str, ...] | None = None
-    env: tuple[Variable, ...] | None = None
+    args: tuple[str, ...] = ()
+    env: tuple[Variable, ...] = ()
     provide_cluster_info: bool = False
-    interactive_mode: Literal["Never", "IfAvailable"] = "IfAvailable"
+    interactive_mode: Literal["", "Never", "IfAvailable"] = ""
+    cluster: Mapping[str, object] = {}
+    """The cluster as the program is to know it (client.authentication.k8s.io/v1 Cluster), {} if it doesn't ask."""
 
 
 class PluginCredentials(NamedTuple):
@@ -84,26 +90,21 @@ class PluginRunner:
     def __init__(self, longest: float, again: float) -> None:
         self._longest = longest
         self._again = again
-        self._for: tuple[Plugin, str] | None = None
+        self._for: Plugin | None = None
         self._running: asyncio.Task[PluginCredentials] | None = None
         self._ended = 0.0
 
-    async def credentials(self, plugin: Plugin, server: str, authority: bytes) -> PluginCredentials:
+    async def credentials(self, plugin: Plugin) -> PluginCredentials:
         """Return the program's credentials, from the cache if they are still valid.
-
-        Args:
-            plugin: the program.
-            server: the URL of the API server, for a program that asks for it.
-            authority: its certificate authority, PEM.
 
         Raises:
             ConnectionError: the program fails, or failed a short while ago, or took too long, or was stopped because
-                another program or server was configured.
+                another program was configured, or another cluster for a program that asks for it.
         """
-        if self._for != (plugin, server) or self._is_over():
+        if self._for != plugin or self._is_over():
             self.invalidate()
-            self._for = plugin, server
-            self._running = asyncio.create_task(self._run(plugin, exec_info(plugin, server, authority)))
+            self._for = plugin
+            self._running = asyncio.create_task(self._run(plugin))
         running = self._running
         assert running is not None
         await asyncio.wait([running])  # unlike shield, this isn't cancelled with the run
@@ -133,10 +134,10 @@ class PluginRunner:
         has_failed = self._running.cancelled() or self._running.exception() is not None
         return has_failed or _now() >= self._running.result().expires - EARLY
 
-    async def _run(self, plugin: Plugin, info: bytes) -> PluginCredentials:
+    async def _run(self, plugin: Plugin) -> PluginCredentials:
         name = show(plugin.command)
         try:
-            given = read_credential(await run(plugin, info, self._longest), plugin)
+            given = read_credential(await run(plugin, self._longest), plugin)
         except (OSError, ValueError) as error:  # ValueError: NUL in an argument
             raise ConnectionError(f"the credential plugin {name} failed: {error}") from error
         finally:
@@ -154,12 +155,9 @@ def _lifetime(given: PluginCredentials) -> str:
     return "until the API denies them" if given.expires == float("inf") else f"for {given.expires - _now():.0f} s"
 
 
-def exec_info(plugin: Plugin, server: str, authority: bytes) -> bytes:
+def exec_info(plugin: Plugin) -> bytes:
     """Return the program's input as JSON (KUBERNETES_EXEC_INFO)."""
-    spec: dict[str, Any] = {"interactive": False}
-    if plugin.provide_cluster_info:
-        data = base64.b64encode(authority).decode()
-        spec["cluster"] = {"server": server} | ({"certificate-authority-data": data} if data else {})
+    spec: dict[str, object] = {"interactive": False} | ({"cluster": plugin.cluster} if plugin.cluster else {})
     return msgspec.json.encode({"kind": "ExecCredential", "apiVersion": plugin.api_version, "spec": spec})
 
 
@@ -197,7 +195,7 @@ def kill_all() -> None:
         _kill_group(leader)
 
 
-async def run(plugin: Plugin, info: bytes, seconds: float) -> bytes:
+async def run(plugin: Plugin, seconds: float) -> bytes:
     """Run the program in its own process group, and return its output.
 
     In any case, nothing of the group is left when this returns, except processes that hang in the kernel.
@@ -207,7 +205,7 @@ async def run(plugin: Plugin, info: bytes, seconds: float) -> bytes:
         OSError: it can't be started.
         ValueError: an argument is invalid.
     """
-    environment = os.environ | {each.name: each.value for each in plugin.env or ()}
+    environment = os.environ | {each.name: each.value for each in plugin.env}
     async with contextlib.AsyncExitStack() as stack:
         output, errors = pipes = [
             [stack.enter_context(os.fdopen(end, mode, 0)) for end, mode in zip(os.pipe(), ("rb", "wb"), strict=True)]
@@ -215,11 +213,11 @@ async def run(plugin: Plugin, info: bytes, seconds: float) -> bytes:
         ]
         process = await asyncio.create_subprocess_exec(
             plugin.command,
-            *(plugin.args or ()),
+            *plugin.args,
             stdin=asyncio.subprocess.DEVNULL,
             stdout=output[1],
             stderr=errors[1],
-            env=environment | {"KUBERNETES_EXEC_INFO": info.decode()},
+            env=environment | {"KUBERNETES_EXEC_INFO": exec_info(plugin).decode()},
             start_new_session=True,
         )
         _leaders.add(process.pid)

@@ -3,6 +3,9 @@
 `HTTPS_PROXY` (for https URLs) or `HTTP_PROXY` names the proxy, and `NO_PROXY` lists servers without a proxy: addresses,
 ranges, domains, each perhaps with a port.  The names may be in lower case.  As with Go, `ALL_PROXY` has no meaning, and
 loopback addresses need no proxy.  An entry that can't be read concerns no server, and a domain never means an address.
+client-go reads ranges itself, and takes leading zeros in them (apimachinery, util/net/http.go).
+
+With an invalid URL of a proxy, Go connects without any.  Here it is an error if the server needs the proxy.
 """
 
 from __future__ import annotations
@@ -14,6 +17,8 @@ from collections.abc import Mapping
 from typing import NamedTuple
 from urllib.parse import unquote, urlsplit, urlunsplit
 
+import idna
+
 from nftproxy.model.codes import Code
 from nftproxy.model.errors import BadInput, Problem
 
@@ -23,6 +28,7 @@ KUBECONFIG = "the kubeconfig's proxy-url"
 
 _RANGE = re.compile(r"[0-9a-f:.]+/[0-9]+")
 """A range in NO_PROXY.  Python would also take a netmask, or a zone."""
+_LEADING_ZEROS = re.compile(r"\b0+(?=[0-9])")
 
 
 class Proxy(NamedTuple):
@@ -67,8 +73,8 @@ def parse_proxy(text: str, named_by: str) -> Proxy:
     """
     with contextlib.suppress(ValueError):  # raised for bad brackets and ports
         parts = urlsplit(text if "://" in text else f"http://{text}")
-        place = parts.netloc.rpartition("@")[2]
-        if parts.scheme in SCHEMES and parts.hostname and parts.port != 0 and " " not in place:
+        place = ascii_name(parts.netloc.rpartition("@")[2])
+        if parts.scheme in SCHEMES and parts.hostname and parts.port != 0 and place.isascii() and " " not in place:
             has_auth = parts.username is not None
             auth = (unquote(parts.username or ""), unquote(parts.password or "")) if has_auth else None
             return Proxy(urlunsplit((parts.scheme, place, "", "", "")), named_by, auth)
@@ -94,6 +100,7 @@ def _variable(name: str, environ: Mapping[str, str]) -> tuple[str, str]:
 
 def _needs_proxy(host: str, port: int, no_proxy: str) -> bool:
     """Whether a server isn't in NO_PROXY."""
+    host = ascii_name(host)
     address = _address(unquote(host).partition("%")[0])  # the zone doesn't count
     if host == "localhost" or (address and address.is_loopback):
         return False
@@ -113,10 +120,12 @@ def _matches(entry: str, host: str, address: _Address | None, port: int) -> bool
     wanted = _address(name)
     if wanted or address:
         return address == wanted
-    name = name[1:] if name.startswith("*.") else name
+    name = ascii_name(name[1:] if name.startswith("*.") else name)
     return host.endswith(name) if name.startswith(".") else host == name or host.endswith(f".{name}")
 
 
+_MAPPED = 96
+"""Bits before an IPv4 address in IPv6."""
 _Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 
@@ -132,9 +141,24 @@ def _address(text: str) -> _Address | None:
 
 def _is_in(address: _Address, entry: str) -> bool:
     try:
-        return address in ipaddress.ip_network(entry, strict=False)
+        network = ipaddress.ip_network(_LEADING_ZEROS.sub("", entry), strict=False)
     except ValueError:
         return False
+    mapped = network.network_address.ipv4_mapped if isinstance(network, ipaddress.IPv6Network) else None
+    if mapped and network.prefixlen >= _MAPPED:
+        network = ipaddress.IPv4Network((mapped, network.prefixlen - _MAPPED))
+    return address in network
+
+
+def ascii_name(name: str) -> str:
+    """Return a name, perhaps with a port, as DNS has it (RFC 5891).  A name that DNS can't have stays."""
+    if name.isascii():
+        return name
+    host, colon, port = name.partition(":")
+    with contextlib.suppress(ValueError):
+        labels = (each if each.isascii() else idna.alabel(each).decode() for each in host.split("."))
+        return ".".join(labels) + colon + port
+    return name
 
 
 def _split(entry: str) -> tuple[str, str]:

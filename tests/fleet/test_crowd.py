@@ -131,10 +131,10 @@ def _calls(cluster: FleetOfAgents) -> int:
 
 def test_all_nodes_share_a_context_of_tls(tmp_path: Path) -> None:
     """The certificates of the kubeconfig are read once for the lists and all nodes together."""
-    tls.shared_context.cache_clear()
+    tls.shared_contexts.cache_clear()
     with ApiServer(tls=True, authenticate=True) as server:
         cluster = FleetOfAgents(server, tmp_path)
         for number in range(5):
             cluster.add(f"node-{number}", status_of(f"node-{number}"))
         assert cluster.nftproxy("status", "--all-nodes").out == "5 nodes: 5 well\n"
-    assert tls.shared_context.cache_info().misses == 1
+    assert tls.shared_contexts.cache_info().misses == 1

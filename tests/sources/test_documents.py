@@ -128,7 +128,8 @@ BOMB = "a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n" + "".join(
         ("a: 1\nb: 2\na: 3\n", 3, "is not YAML for a manifest: the key 'a' is given twice"),
         ("a:\n  b: 1\n  ? [c]\n  : 2\n", 3, "is not YAML for a manifest: a key is not a scalar"),
         ("a: !foo x\n", 1, "is not YAML for a manifest: the tag '!foo' has no meaning here"),
-        ("a: !!binary aGk=\n", 1, "is not YAML for a manifest: the tag 'tag:yaml.org,2002:binary' has no meaning here"),
+        ("a: !!set {b}\n", 1, "is not YAML for a manifest: the tag 'tag:yaml.org,2002:set' has no meaning here"),
+        ("a: !!binary aG\n", 1, "is not YAML for a manifest: !!binary is not base64 of a text: Incorrect padding"),
         (
             "!!python/object:os.system {}\n",
             1,

@@ -18,7 +18,6 @@ from nftproxy.sources.plugins import (
     PluginCredentials,
     PluginRunner,
     Variable,
-    exec_info,
     kill_all,
     read_credential,
     run,
@@ -26,7 +25,6 @@ from nftproxy.sources.plugins import (
 from tests.support.waiting import until, wait_until
 
 V1: Final = "client.authentication.k8s.io/v1"
-SERVER = "https://192.0.2.1:6443"
 PATIENCE = 60.0
 """Seconds to wait for an event that takes less than a second on an idle machine."""
 
@@ -43,7 +41,7 @@ def shell(script: str, *args: str) -> Plugin:
 
 def asked(plugin: Plugin, longest: float = PATIENCE) -> PluginCredentials:
     """A program's credentials, from a single run."""
-    return asyncio.run(PluginRunner(longest, 0.0).credentials(plugin, SERVER, b""))
+    return asyncio.run(PluginRunner(longest, 0.0).credentials(plugin))
 
 
 def counting(directory: Path, **status: object) -> tuple[Plugin, Callable[[], int]]:
@@ -97,18 +95,16 @@ def test_output_that_is_no_credential_is_an_error(output: str, complaint: str) -
         read_credential(output.encode(), shell(""))
 
 
-@pytest.mark.parametrize("wants_cluster", [True, False])
-async def test_says_what_is_asked_for(wants_cluster: bool) -> None:
+@pytest.mark.parametrize("cluster", [{"cluster": {"server": "https://192.0.2.1", "config": {"audience": "x"}}}, {}])
+async def test_says_what_is_asked_for(cluster: dict[str, dict[str, object]]) -> None:
     """The program's environment has its own variables and the request, with the cluster if it asks for that."""
-    plugin = Plugin(
-        "sh", V1, ("-c", 'printf "%s %s" "$A" "$KUBERNETES_EXEC_INFO"'), (Variable("A", "b"),), wants_cluster
-    )
-    said = await run(plugin, exec_info(plugin, SERVER, b"PEM"), PATIENCE)
+    script = 'printf "%s %s" "$A" "$KUBERNETES_EXEC_INFO"'
+    plugin = Plugin("sh", V1, ("-c", script), (Variable("A", "b"),), cluster=cluster.get("cluster", {}))
+    said = await run(plugin, PATIENCE)
     own, _, info = said.decode().partition(" ")
-    spec = {"interactive": False}
-    cluster = {"cluster": {"server": SERVER, "certificate-authority-data": "UEVN"}} if wants_cluster else {}
     assert own == "b"
-    assert json.loads(info) == {"kind": "ExecCredential", "apiVersion": V1, "spec": spec | cluster}
+    spec = {"interactive": False} | cluster
+    assert json.loads(info) == {"kind": "ExecCredential", "apiVersion": V1, "spec": spec}
 
 
 # How often it is run
@@ -118,8 +114,8 @@ async def test_is_run_once_for_all(tmp_path: Path) -> None:
     """All requests, concurrent or later, get the credentials of a single run."""
     plugin, count = counting(tmp_path, token="a")
     plugins = PluginRunner(PATIENCE, 0.0)
-    await asyncio.gather(*(plugins.credentials(plugin, SERVER, b"") for _ in range(9)))
-    await plugins.credentials(plugin, SERVER, b"")
+    await asyncio.gather(*(plugins.credentials(plugin) for _ in range(9)))
+    await plugins.credentials(plugin)
     assert count() == 1
 
 
@@ -127,17 +123,17 @@ async def test_is_run_again_when_denied_or_expired(tmp_path: Path) -> None:
     """Denied credentials are renewed at once, and expired credentials when they are needed."""
     plugin, count = counting(tmp_path, token="a", expirationTimestamp="2020-01-01T00:00:00Z")
     plugins = PluginRunner(PATIENCE, 3600.0)
-    given = await plugins.credentials(plugin, SERVER, b"")
-    await plugins.credentials(plugin, SERVER, b"")
+    given = await plugins.credentials(plugin)
+    await plugins.credentials(plugin)
     assert count() == 1, "not again so soon, though it has expired"
     assert not plugins.has_printed("b", b"")
     assert plugins.has_printed(given.token, given.certificate)
     plugins.invalidate()
-    await plugins.credentials(plugin, SERVER, b"")
+    await plugins.credentials(plugin)
     assert count() == 2
     eager = PluginRunner(PATIENCE, 0.0)
     for _ in range(2):
-        await eager.credentials(plugin, SERVER, b"")
+        await eager.credentials(plugin)
     assert count() == 4
 
 
@@ -146,9 +142,9 @@ async def test_another_configuration_stops_a_run(tmp_path: Path) -> None:
     started = tmp_path / "started"
     plugins = PluginRunner(PATIENCE, 0.0)
     hanging = shell('echo > "$1"; exec sleep 3600', str(started))
-    asking = [asyncio.create_task(plugins.credentials(hanging, SERVER, b"")) for _ in range(2)]
+    asking = [asyncio.create_task(plugins.credentials(hanging)) for _ in range(2)]
     await until(started.exists)
-    given = await plugins.credentials(shell('printf %s "$1"', credential(token="a")), SERVER, b"")
+    given = await plugins.credentials(shell('printf %s "$1"', credential(token="a")))
     assert given.token == "a"
     for error in await asyncio.gather(*asking, return_exceptions=True):
         assert isinstance(error, ConnectionError)
@@ -163,7 +159,7 @@ async def test_a_failure_lasts_for_a_while(tmp_path: Path, again: float, runs: i
     plugins = PluginRunner(PATIENCE, again)
     for _ in range(3):
         with pytest.raises(ConnectionError, match="plugin 'sh' failed: it ended with status 3: 'no network'"):
-            await plugins.credentials(plugin, SERVER, b"")
+            await plugins.credentials(plugin)
     assert runs_file.read_text().count("\n") == runs
 
 
@@ -230,7 +226,7 @@ def test_a_hanging_plugin_ends_with_the_event_loop(tmp_path: Path) -> None:
 
     async def ask() -> None:
         asking = asyncio.create_task(
-            PluginRunner(3600.0, 0.0).credentials(shell('echo $$ > "$1"; exec sleep 3600', str(pid)), SERVER, b"")
+            PluginRunner(3600.0, 0.0).credentials(shell('echo $$ > "$1"; exec sleep 3600', str(pid)))
         )
         await asyncio.to_thread(wait_until, lambda: pid.exists() and pid.read_text().endswith("\n"))
         asking.cancel()
@@ -245,7 +241,7 @@ async def test_leaves_no_file_open() -> None:
     for _ in range(4):
         for script in ('printf %s "$1"', "exit 1", "exec sleep 3600", "exec yes"):
             with contextlib.suppress(ConnectionError):
-                await PluginRunner(0.3, 0.0).credentials(shell(script, credential(token="a")), SERVER, b"")
+                await PluginRunner(0.3, 0.0).credentials(shell(script, credential(token="a")))
         counts.append(await asyncio.to_thread(count_open_files))
     assert counts[-1] <= counts[0]
 
@@ -264,7 +260,7 @@ async def test_all_that_run_are_killed_at_once(tmp_path: Path) -> None:
     """A process that has no time left ends its programs with their children, from any thread."""
     pids = tmp_path / "pids"
     plugin = shell("trap '' TERM; sleep 3600 & echo $$ $! > \"$1\"; wait", str(pids))
-    running = asyncio.create_task(run(plugin, b"{}", 3600.0))
+    running = asyncio.create_task(run(plugin, 3600.0))
     await asyncio.to_thread(wait_until, lambda: pids.exists() and pids.read_text().endswith("\n"))
     await asyncio.to_thread(kill_all)
     with pytest.raises(ConnectionError, match="it ended with status -9"):

@@ -141,6 +141,7 @@ def test_a_proxy_that_a_client_may_have_chosen() -> None:
         ("https://a", {"ALL_PROXY": "socks5://p:1", "HTTP_PROXY": "q:1"}, None),
         ("https://a", {"HTTPS_PROXY": "socks5://u:p%40ss@p:1"}, Proxy("socks5://p:1", "HTTPS_PROXY", ("u", "p@ss"))),
         ("https://a", {"HTTPS_PROXY": "http://[fd00::1]:3128/x"}, Proxy("http://[fd00::1]:3128", "HTTPS_PROXY")),
+        ("https://a", {"HTTPS_PROXY": "http://bücher:1"}, Proxy("http://xn--bcher-kva:1", "HTTPS_PROXY")),
     ],
 )
 def test_variables(url: str, environ: dict[str, str], proxy: Proxy | None) -> None:
@@ -155,7 +156,18 @@ def test_the_kubeconfig_goes_before_the_environment() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["ftp://p", "http://", "http://p:0", "http://p:99999", "http://[::1", "socks4://p", "http:// :1", "p q"]
+    "text",
+    [
+        "ftp://p",
+        "http://",
+        "http://p:0",
+        "http://p:99999",
+        "http://\u0378",
+        "http://[::1",
+        "socks4://p",
+        "http:// :1",
+        "p q",
+    ],
 )
 def test_a_url_that_is_no_proxy(text: str) -> None:
     """An invalid URL of a proxy that is needed is an error that names the variable and doesn't show the URL."""
