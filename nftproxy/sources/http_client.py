@@ -26,6 +26,7 @@ from urllib.parse import quote, urlsplit
 
 import httpcore
 import httpx
+import socksio
 
 from nftproxy.api.decode import show
 from nftproxy.sources.credentials import Credentials
@@ -324,6 +325,8 @@ def _errors_of_httpx() -> Iterator[None]:
         yield
     except tuple(_ERRORS) as error:
         raise _ERRORS[type(error)](str(error)) from error
+    except socksio.SOCKSError as error:
+        raise httpx.ProxyError("its answer is not of SOCKS 5") from error
 
 
 LARGEST_CHUNK = 2**18

@@ -5,7 +5,8 @@ ranges, domains, each perhaps with a port.  The names may be in lower case.  As 
 loopback addresses need no proxy.  An entry that can't be read concerns no server, and a domain never means an address.
 client-go reads ranges itself, and takes leading zeros in them (apimachinery, util/net/http.go).
 
-With an invalid URL of a proxy, Go connects without any.  Here it is an error if the server needs the proxy.
+With an invalid URL of a proxy, Go connects without any.  Here it is an error if the server needs the proxy.  A SOCKS
+proxy whose URL has a password must ask for it, while Go lets the proxy choose.
 """
 
 from __future__ import annotations

@@ -6,6 +6,7 @@ loopback address, which needs no proxy.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import socket
 import subprocess
@@ -148,6 +149,26 @@ async def test_an_error_names_the_proxy(
         await ApiClient(str(kubeconfig(server, tmp_path))).read_node(NODE)
     way = f"0.0.0.0:{server.port} through the proxy {url} (HTTPS_PROXY)"
     assert str(caught.value) == f"no connection to {way}: {answer}"
+
+
+@pytest.mark.parametrize("answer", [b"", b"HTTP/1.1 400 Bad Request\r\n\r\n", b"\5\0\5", b"\0\x5b"])
+async def test_a_socks_proxy_that_is_none(
+    server: ApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answer: bytes
+) -> None:
+    """A proxy that closes the connection or doesn't speak SOCKS 5 is named like any proxy that fails."""
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(100)
+        writer.write(answer)
+        writer.close()
+
+    async with await asyncio.start_server(serve, "127.0.0.1", 0) as proxy:
+        url = f"socks5://127.0.0.1:{proxy.sockets[0].getsockname()[1]}"
+        monkeypatch.setenv("HTTPS_PROXY", url)
+        with pytest.raises(Unavailable) as caught:
+            await ApiClient(str(kubeconfig(server, tmp_path))).read_node(NODE)
+    way = f"0.0.0.0:{server.port} through the proxy {url} (HTTPS_PROXY)"
+    assert str(caught.value) == f"no connection to {way}: its answer is not of SOCKS 5"
 
 
 async def test_a_proxy_that_is_not_there(server: ApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
