@@ -208,6 +208,8 @@ def _origin(credentials: Credentials) -> str:
     """Return in words which plugin has printed the credentials, or when their file was written, "" if it is gone."""
     if credentials.program:
         return f"by the credential plugin {show(credentials.program)}"
+    if not credentials.file:
+        return "no credentials are sent without TLS"
     with contextlib.suppress(OSError):
         written = datetime.datetime.fromtimestamp(Path(credentials.file).stat().st_mtime, datetime.UTC)
         hours = (datetime.datetime.now(datetime.UTC) - written) // datetime.timedelta(hours=1)

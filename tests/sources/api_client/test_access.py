@@ -436,6 +436,16 @@ async def test_a_client_certificate_without_an_authority(
     assert {request.user for request in server.requests()} == {"kubernetes-admin"}
 
 
+async def test_no_token_goes_without_tls(tmp_path: Path) -> None:
+    """As with client-go, a server by plain HTTP gets no token, and its denial says why."""
+    with ApiServer() as server:
+        config = server.write_kubeconfig(tmp_path / "kubeconfig")
+        server.faults.add(Fault(Respond(401)))
+        with pytest.raises(Unavailable, match=r"401 Unauthorized.*: no credentials are sent without TLS"):
+            await ApiClient(str(config)).read_node(NODE)
+    assert ["authorization" in request.headers for request in server.requests()] == [False]
+
+
 async def test_acting_as_another_user(server: ApiServer, tmp_path: Path) -> None:
     """A kubeconfig's `as` is the header of each request, of lists and watches too."""
     config = server.write_kubeconfig(tmp_path / "kubeconfig")
