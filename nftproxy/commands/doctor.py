@@ -55,7 +55,7 @@ from nftproxy.model.route import Route
 from nftproxy.model.settings import AGENT_SOCKET, Config
 from nftproxy.model.texts import printable
 from nftproxy.rules.transaction import BESIDE_ANOTHER
-from nftproxy.sources.config_documents import config_document
+from nftproxy.sources.config_documents import config_document, unusable
 from nftproxy.sources.credentials import is_in_pod
 from nftproxy.sources.interfaces import host_addresses, links
 from nftproxy.sources.routes import route_to
@@ -136,7 +136,7 @@ def doctor_command(
     if asked_nodes := _asked_nodes(kubeconfig, agent_socket=agent_socket, timeout=timeout, **fleet):
         refuse_given(("config_file", "node", "kube_proxy_metrics"), "is for this node")
         sys.exit(_of_nodes(asked_nodes, output))
-    given = (_mapping(config_file), str(config_file)) if config_file else None
+    given = _given(config_file) if config_file else None
     asked = _config(*given) if given else Config()
     name = node or asked.hostname_override or platform.node().lower()
     path = asked.agent_socket if agent_socket == AGENT_SOCKET else agent_socket
@@ -155,6 +155,20 @@ def _metrics_of(config: Config) -> str:
     """The URL of kube-proxy's metrics by its configuration.  Linux takes 0.0.0.0 and [::] for the machine itself."""
     is_canarys = bool(config.service_proxy_name)
     return METRICS if is_canarys else f"http://{config.metrics_bind_address}"
+
+
+def _given(path: Path) -> GivenConfig:
+    """Read the configuration of --config.  Where kubectl has found none, the error says how to go on.
+
+    Raises:
+        BadInput: there isn't a single configuration.
+    """
+    try:
+        return _mapping(path), str(path)
+    except BadInput as error:
+        hint = "if the cluster has no ConfigMap of kube-proxy, leave --config out: a running kube-proxy is asked"
+        hints = [unusable(path, hint)] if str(path) == "-" else []
+        raise BadInput(*error.problems, *hints) from error
 
 
 def _kubeconfig_here(config: Config) -> Path | None:

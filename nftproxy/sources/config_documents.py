@@ -85,7 +85,10 @@ def config_document(path: Path, content: bytes | None = None) -> object:
     if len(documents) != 1:
         raise BadInput(unusable(path, f"holds {len(documents)} documents where one is needed"))
     found = [each for each in _unfolded(documents, path) if each.get("kind") == KIND]
-    return found[0] if len(found) == 1 else documents[0]
+    match documents[0]:
+        case {"kind": "ConfigMap" | "List"} if len(found) != 1:
+            raise BadInput(unusable(path, f"has {len(found)} {KIND}s where one is needed"))
+    return found[0] if found else documents[0]
 
 
 def read_kube_proxy(path: Path) -> KubeProxySettings:

@@ -296,6 +296,22 @@ def test_the_mode_shows_in_the_rules(dump: str, mode: str) -> None:
 # ---- where the configuration comes from ----------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("", "holds 0 documents where one is needed"),
+        ("kind: List\nitems: []\n", "has 0 KubeProxyConfigurations where one is needed"),
+        ("kind: ConfigMap\ndata: {a: b}\n", "has 0 KubeProxyConfigurations where one is needed"),
+    ],
+)
+def test_a_cluster_without_the_config_map_is_told_how_to_go_on(text: str, why: str) -> None:
+    """Where kubectl finds no ConfigMap of kube-proxy, the error says that doctor does without."""
+    done = nftproxy("doctor", "--config", "-", *NO_AGENT, stdin=text)
+    assert (done.status, done.out) == (2, "")
+    hint = "if the cluster has no ConfigMap of kube-proxy, leave --config out: a running kube-proxy is asked"
+    assert done.err.splitlines() == [f"error: NFT101: -: {each}" for each in (why, hint)]
+
+
 def test_a_config_map_on_standard_input() -> None:
     """The output of `kubectl get configmap kube-proxy --output yaml` is taken as it is."""
     inner = "".join(f"    {line}\n" for line in (CONFIG + "mode: ipvs\nipvs:\n  scheduler: lc\n").splitlines())

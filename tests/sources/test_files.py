@@ -271,6 +271,11 @@ def test_configuration_warnings(tmp_path: Path) -> None:
         (None, "NFT101: config.yaml: No such file or directory"),
         ("", "NFT101: config.yaml: holds 0 documents where one is needed"),
         (CONFIG + "---\n" + CONFIG, "NFT101: config.yaml: holds 2 documents where one is needed"),
+        (
+            "kind: ConfigMap\ndata: {a: 'kind: Pod'}\n",
+            "NFT101: config.yaml: has 0 KubeProxyConfigurations where one is needed",
+        ),
+        ("kind: List\nitems: []\n", "NFT101: config.yaml: has 0 KubeProxyConfigurations where one is needed"),
         ("a: [", "NFT101: config.yaml: line 1: is not YAML: did not find expected node content"),
         (CONFIG + "mode: on\n", "NFT102: config.yaml: KubeProxyConfiguration: mode: true is not a string"),
         (
