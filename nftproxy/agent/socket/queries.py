@@ -72,7 +72,7 @@ OF_PACKETS = (
     Code.OTHER_PROXY,
 )
 """Warnings about the node that an explanation repeats, as the rules don't show them."""
-OF_LISTINGS = (Code.NODE_ELSEWHERE, Code.NODE_PORTS_NOWHERE)
+OF_SERVICES = (Code.NODE_ELSEWHERE, Code.NODE_PORTS_NOWHERE)
 """Warnings about the node by which Services that a listing shows as served may not be."""
 
 _encode = msgspec.json.Encoder().encode
@@ -83,6 +83,7 @@ def query_handlers(known: QueryContext) -> Mapping[str, QueryHandler]:
     pipeline = known.pipeline
     about_the_cluster = {
         **{name: _listing(known, rows) for name, rows in LISTINGS.items()},
+        "services": _listing(known, LISTINGS["services"], caveats=OF_SERVICES),
         "conflicts": _listing(known, LISTINGS["conflicts"], _own_ports),
         "affinity": _affinity(known),
         "explain": _explain(known),
@@ -100,12 +101,13 @@ def _listing(
     known: QueryContext,
     rows: Callable[[Pipeline, ListingScope], Iterator[ListingRow | None]],
     extra: Callable[[QueryContext, ListingScope], Iterable[ListingRow]] = lambda _known, _scope: (),
+    caveats: tuple[Code, ...] = (),
 ) -> QueryHandler:
     async def answer(query: Mapping[str, str]) -> AsyncIterator[bytes]:
         scope = _scope(query)
         for piece in _pieces(itertools.chain(rows(known.pipeline, scope), extra(known, scope))):
             yield piece
-        yield _line(End(caveat=known.reporter.caveat() or next(_of_node(known, OF_LISTINGS), "")))
+        yield _line(End(caveat=known.reporter.caveat() or next(_of_node(known, caveats), "")))
 
     return answer
 
