@@ -7,24 +7,33 @@ text.
 
 from __future__ import annotations
 
+import errno
+import os
 import re
+
+from nftproxy.kernel.nfnetlink.modules import advice_on
 
 LIMIT = 300  # characters of a statement, or of a message: a few lines of a log
 LOCATION = r":(\d+):(\d+)-(\d+): Error: ([^\n]*)"
+_LACKING = (os.strerror(errno.ENOENT), os.strerror(errno.EOPNOTSUPP))
+"""The kernel's words for a kind of rule or chain that it lacks."""
 GUESS = "; did you mean "  # libnftables' nearest name, often of another family's table
 ELEMENTS = re.compile(r"\s*(?:add|create|delete) element [^{]*\{")
 
 
 def explain(text: str, path: str, error: str) -> tuple[str, str]:
     """Return the first complaint of libnftables about `text`, which it read from `path`, and the statement ("" if
-    unsaid).
+    unsaid).  If the kernel may lack modules for the statement, the complaint says how to load them.
     """
     complaints = list(re.finditer("^" + re.escape(path) + LOCATION, error, re.MULTILINE))
     if not complaints:
         return _bounded(error.partition("\n")[0].strip() or "libnftables failed without a message"), ""
     line, first, last, words = complaints[0].groups()
     more = f" (and {len(complaints) - 1} more)" if len(complaints) > 1 else ""
-    statement = _statement(text.split("\n"), int(line) - 1, int(first) - 1, int(last))
+    lines, number = text.split("\n"), int(line) - 1
+    if words.partition(GUESS)[0].endswith(_LACKING):
+        more += advice_on(" ".join([*_blocks(lines, number), lines[number]]))
+    statement = _statement(lines, number, int(first) - 1, int(last))
     return _bounded(words.partition(GUESS)[0]) + more, statement
 
 

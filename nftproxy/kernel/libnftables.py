@@ -35,7 +35,7 @@ from nftproxy.kernel.nfnetlink import nft_queries
 from nftproxy.kernel.nfnetlink.comparison import differences
 from nftproxy.kernel.nfnetlink.element_batch import ElementWriter
 from nftproxy.kernel.nfnetlink.large_batch import LargeBatch, cut
-from nftproxy.kernel.nfnetlink.modules import advice, advice_on
+from nftproxy.kernel.nfnetlink.modules import advice
 from nftproxy.kernel.nfnetlink.read_ahead import ReadAhead
 from nftproxy.kernel.nfnetlink.sockets import open_socket
 from nftproxy.kernel.nfnetlink.table_view import TableView
@@ -404,8 +404,6 @@ def _error(message: str, statement: str) -> NftproxyError:
         return Unavailable(message)
     if os.strerror(errno.ENOBUFS) in message:
         return Unavailable(f"{message}: the kernel's answer was lost, so the outcome is unknown")
-    if any(os.strerror(each) in message for each in (errno.ENOENT, errno.EOPNOTSUPP)):
-        message += advice_on(statement)  # the kernel's words for a kind of rule or chain that it lacks
     return Refused(message, statement)
 
 

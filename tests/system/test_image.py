@@ -52,11 +52,12 @@ LARGEST = {"amd64": 130_000_000, "arm64": 132_000_000}
 
 @pytest.fixture(scope="module")
 def node() -> Iterator[Namespace]:
-    """A node's network, with the address of its Node: without it the agent would warn, sooner or later."""
+    """A node's network, which has the address of its Node and forwards: else the agent would warn, sooner or later."""
     with Namespace("node") as made:
         made.ip("link set lo up", "link add uplink type veth peer name far", "link set uplink up", "link set far up")
         made.ip("address add 192.168.0.2/24 dev uplink", "address add fd00:c0a8::2/64 dev uplink nodad")
         made.ip("route add default dev uplink")
+        made.sysctl({"ipv4/ip_forward": "1", "ipv6/conf/all/forwarding": "1"})
         yield made
 
 

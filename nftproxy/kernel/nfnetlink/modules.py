@@ -15,7 +15,7 @@ _ABSENT = frozenset({errno.EINVAL, errno.EOPNOTSUPP, errno.EPROTONOSUPPORT})
 _PRESENT = Path("/sys/module")
 """Has a folder for each loaded module."""
 _FAMILY = re.compile(r"\btable (ip6?) ")
-_COMMENT = re.compile(r'comment ".*?"')
+_COMMENT = re.compile(r'comment ".*')  # which ends a rule
 _VERSIONS = {"ip": ("ipv4",), "ip6": ("ipv6",)}
 _MODULES = {
     re.compile(words): module

@@ -91,6 +91,10 @@ def test_a_refusal_says_which_module_to_load() -> None:
     with pytest.raises(Refused) as caught:
         Kernel().check(Transaction("table ip t {\n  chain c {\n    numgen random mod 2 0 jump nowhere\n  }\n}\n"))
     assert caught.value.message == f"Could not process rule: No such file or directory{NUMGEN}"
+    far = "ip saddr != 192.0.2.1 " * 20 + 'numgen random mod 2 0 jump nowhere comment "ct"'
+    with pytest.raises(Refused) as caught:
+        Kernel().check(Transaction(f"table ip t {{\n  chain c {{\n    {far}\n  }}\n}}\n"))
+    assert caught.value.message == f"Could not process rule: No such file or directory{NUMGEN}"
     with pytest.raises(Refused) as caught:
         Kernel().check(Transaction("table ip t {\n  chain c {\n    numgen random mod 0 0 drop\n  }\n}\n"))
     assert "modprobe" not in caught.value.message
