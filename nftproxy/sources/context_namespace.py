@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from nftproxy.sources.reading import LARGEST_CONFIG, read_bounded
+
+if TYPE_CHECKING:
+    from nftproxy.sources.kubeconfig import Kubeconfig
 
 DEFAULT_NAMESPACE = "default"
 """The namespace without a context, as in kubectl."""
@@ -20,21 +24,19 @@ def context_namespace(kubeconfig: Path | None = None, context: str = "") -> str:
 
     Only a convenience: a kubeconfig that can't be read is as none.
     """
-    places = [str(kubeconfig)] if kubeconfig else os.environ.get("KUBECONFIG", DEFAULT_KUBECONFIG).split(":")
-    found = list(_documents(places))
-    current = context or next((each["current-context"] for each in found if each.get("current-context")), "")
-    contexts = (entry for each in found for entry in each.get("contexts") or () if isinstance(entry, Mapping))
-    chosen = next((entry.get("context") for entry in contexts if entry.get("name") == current), None)
+    places = [str(kubeconfig)] if kubeconfig else (os.environ.get("KUBECONFIG") or DEFAULT_KUBECONFIG).split(":")
+    found = list(_kubeconfigs(places))
+    current = context or next((each.current_context for each in found if each.current_context), "")
+    contexts = (part for each in found for part in each.contexts if part)
+    chosen = next((part.context for part in contexts if part.name == current), None)
     namespace = chosen.get("namespace") if isinstance(chosen, Mapping) else None
     return namespace if isinstance(namespace, str) and namespace else DEFAULT_NAMESPACE
 
 
-def _documents(places: list[str]) -> Iterator[Mapping[str, Any]]:
+def _kubeconfigs(places: list[str]) -> Iterator[Kubeconfig]:
     for place in places:
-        try:
-            text = read_bounded(Path(place).expanduser(), LARGEST_CONFIG).decode()
-        except (OSError, ValueError, RuntimeError):  # RuntimeError: there is no home
-            continue
-        from nftproxy.sources.documents import yaml_documents  # with YAML, which a node without kubeconfig never needs
+        with contextlib.suppress(OSError, ValueError, RuntimeError):  # RuntimeError: there is no home
+            data = read_bounded(Path(place).expanduser(), LARGEST_CONFIG)
+            from nftproxy.sources.kubeconfig import parse_kubeconfig  # with YAML, which a node without file never needs
 
-        yield from (each.value for each in yaml_documents(text) if isinstance(each.value, Mapping))
+            yield parse_kubeconfig(data)

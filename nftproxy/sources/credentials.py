@@ -217,7 +217,7 @@ def _of_kubeconfigs(paths: Sequence[Path], context: str = "") -> Credentials:
             for each in reversed(getattr(file, section))
             if each
         }
-        return _part(first, kind, section, parts, name)
+        return _part(first, kind, section, parts, name, "--context" if context else "current-context")
 
     wanted = context or next((file.current_context for _, file in files if file.current_context), "")
     _, chosen = part(ContextSection, "contexts", wanted)
@@ -310,13 +310,15 @@ def _plugin(path: Path, user: UserSection, credentials: Credentials, cluster: Cl
     return msgspec.structs.replace(plugin, command=command, cluster=known)
 
 
-def _part(first: Path, kind: type[S], section: str, parts: Mapping[str, _PartOfFile], name: str) -> tuple[Path, S]:
+def _part(
+    first: Path, kind: type[S], section: str, parts: Mapping[str, _PartOfFile], name: str, field: str
+) -> tuple[Path, S]:
     """Return the part of a name, and its file.  Parts that aren't used may be incomplete, and a user may be missing."""
     if name not in parts and (name or kind is not UserSection):
         fault = f"leads to {show(name)}, which isn't among the {section}"
         if not name and kind is ContextSection:
             fault = "has no current-context, and none is named"
-        raise _unusable(first, fault, field="current-context")
+        raise _unusable(first, fault, field=field)
     path, value = parts.get(name, _PartOfFile(first, None))
     try:
         return path, msgspec.convert({} if value is None else value, kind)

@@ -97,7 +97,7 @@ def test_the_namespace_is_that_of_the_context(tmp_path: Path, monkeypatch: pytes
     done = nftproxy("explain", "svc/web", *EXAMPLE)
     assert (done.status, done.out.splitlines()[0]) == (0, "svc/shop/web, on node node-a")
     assert nftproxy("explain", "svc/web", "-n", "blog", *EXAMPLE).status == 1
-    monkeypatch.setenv("KUBECONFIG", "")
+    monkeypatch.setenv("KUBECONFIG", f"{tmp_path}/none")
     assert context_namespace() == "default"
 
 

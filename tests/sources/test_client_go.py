@@ -12,6 +12,7 @@ import pytest
 import trustme
 
 from nftproxy.model.errors import BadInput
+from nftproxy.sources.context_namespace import context_namespace
 from nftproxy.sources.credentials import kubectl_credentials, read_credentials
 from nftproxy.sources.http_client import http_client
 from nftproxy.sources.proxies import KUBECONFIG, Proxy, proxy_for
@@ -171,3 +172,28 @@ def test_a_server_and_a_proxy_with_other_letters(files: Path) -> None:
     proxy = proxy_for(credentials.server, credentials.proxy_url, {})
     assert proxy == Proxy("http://xn--bcher-kva:1", KUBECONFIG, ("us", "päss"))
     assert http_client(credentials, credentials.server, proxy).base_url == "https://xn--bcher-kva.example"
+
+
+def test_a_context_that_is_not_there(files: Path) -> None:
+    """A context that isn't in the file is an error that names the setting which named it."""
+    path = written(files, {"top": {"current-context": "nowhere"}})
+    with pytest.raises(BadInput, match="kubeconfig: current-context: leads to 'nowhere'"):
+        kubectl_credentials(str(path), "")
+    with pytest.raises(BadInput, match="kubeconfig: --context: leads to 'z'"):
+        kubectl_credentials(str(path), "z")
+
+
+@pytest.mark.parametrize(
+    "text", ["contexts: 7", "contexts: {a: 1}", "- a", "contexts: [7, null, {name: x, context: 7}]"]
+)
+def test_the_namespace_of_no_context(files: Path, monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    """A file that is no kubeconfig has no namespace, and no kubeconfig is found by an empty KUBECONFIG."""
+    (files / "kubeconfig").write_text(f"{text}\n")
+    assert context_namespace(files / "kubeconfig", "x") == "default"
+    (files / ".kube").mkdir(exist_ok=True)
+    (files / ".kube" / "config").write_text(
+        "{current-context: a, contexts: [null, {name: a, context: {namespace: b}}]}"
+    )
+    monkeypatch.setenv("HOME", str(files))
+    monkeypatch.setenv("KUBECONFIG", "")
+    assert context_namespace() == "b"
