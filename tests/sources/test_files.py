@@ -145,9 +145,11 @@ def test_a_file_that_is_not_there(tmp_path: Path) -> None:
 
 
 def test_a_name_that_can_not_be_asked_for(tmp_path: Path) -> None:
-    """A path that the system refuses is a problem like any other."""
+    """A path that the system or Python refuses, in words of its version, is a problem like any other."""
     found = load([tmp_path / ("x" * 300), tmp_path / "a\0b"])
-    assert [problem.message for problem in found.problems] == ["File name too long", "embedded null byte"]
+    too_long, null = (problem.message for problem in found.problems)
+    assert too_long == "File name too long"
+    assert "embedded null" in null
 
 
 @pytest.mark.parametrize(
