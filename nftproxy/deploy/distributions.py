@@ -196,10 +196,12 @@ class Impossible(NamedTuple):
 
 # GKE: each node's image starts kube-proxy as a static pod, or Dataplane V2 is there (cloud.google.com, "GKE Dataplane
 # V2").  OpenShift: docs.redhat.com, "Cluster Network Operator", also for ROSA and ARO.  MicroK8s: the snap's process
-# kubelite has the kubelet and kube-proxy (run-kubelite-with-args).
+# kubelite has the kubelet and kube-proxy (run-kubelite-with-args).  DOKS: docs.digitalocean.com, "The Managed Elements
+# of DigitalOcean Kubernetes".
 IMPOSSIBLE = {
     "gke": Impossible("GKE", "no documented way turns off kube-proxy or Dataplane V2"),
     "openshift": Impossible("OpenShift", "OVN-Kubernetes serves Services"),
     "microk8s": Impossible("MicroK8s", "kube-proxy is part of kubelite"),
+    "doks": Impossible("DOKS", "its managed Cilium may not be changed"),
 }
 """By the value of `--for` that is an error."""

@@ -534,8 +534,10 @@ WHOLE = {each.title for each in IMPOSSIBLE.values()}
 """Distributions in which nftproxy can't replace kube-proxy."""
 NODES = {"EKS Auto Mode", "Fargate", "virtual-kubelet"}
 """Kinds of nodes on which it can't."""
-RELATED = {"kind", "minikube", "Kubespray", "Cluster API", "Gardener", "k3d"}
+RELATED = {"kind", "minikube", "Kubespray", "Cluster API", "Gardener", "k3d", "OKE"}
 """Distributions whose `--for` is another's."""
+CLOSED = {"LKE", "IKS", "ACK", "Tanzu", "Charmed Kubernetes"}
+"""Distributions where no way to turn off kube-proxy is known."""
 SYSTEMS = {"Flatcar", "Bottlerocket", "Amazon Linux"}
 """Operating systems of nodes, for any distribution."""
 
@@ -551,10 +553,10 @@ def test_each_distribution_has_a_row() -> None:
     """The pages name each distribution of `--for` and its relatives, what can't have nftproxy, and nodes' systems."""
     known = {each.title for each in DISTRIBUTIONS.values()}
     assert first_cells("migrate.md", "### Distribution by distribution") - {"---", "distribution"} == {
-        *known, *WHOLE, *NODES, *SYSTEMS, *RELATED
+        *known, *WHOLE, *NODES, *SYSTEMS, *RELATED, *CLOSED
     }  # fmt: skip
     named = {each.partition(" (")[0] for each in first_cells("install.md", "### Others")}
-    assert named >= WHOLE | NODES | SYSTEMS | RELATED
+    assert named >= WHOLE | NODES | SYSTEMS | RELATED | CLOSED
     tried = {"RHEL 9", "Ubuntu 22.04", "Ubuntu 24.04", "Talos", "Amazon Linux 2023"} | SYSTEMS - {"Amazon Linux"}
     assert first_cells("support.md", "## Other distributions") - {"---", "distribution"} == tried
 
