@@ -28,7 +28,7 @@ ONLY_FOR_TYPES = {"zlib._Compress", "zlib._Decompress"}
 """Names that exist for mypy alone, where a type has no other."""
 LIBRARIES = (
     *("kr8s", "httpx", "httpx_ws", "httpcore", "h11", "anyio", "wsproto", "socksio", "box", "jinja2", "nftables"),
-    *("tenacity", "msgspec", "prometheus_client", "click", "yaml", "pyroute2", "asyncinotify"),
+    *("tenacity", "msgspec", "idna", "prometheus_client", "click", "yaml", "pyroute2", "asyncinotify"),
     *("pytest", "_pytest", "hypothesis", "trustme", "aiohttp", "cryptography", "coverage"),
 )
 """The packages that are imported, and those below kr8s, httpx and pytest."""

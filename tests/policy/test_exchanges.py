@@ -42,22 +42,22 @@ def test_a_service_between_two_others_joins_them() -> None:
 
 
 RIVAL = service("shop/rival", cluster_ips=["10.96.0.10"])
-RANDOM, IN_TURN = (
-    tuple(service(str(each.key), cluster_ips=["10.96.0.10"], annotations={"algorithm": word}) for each in (WEB, RIVAL))
-    for word in ("random", "round-robin")
+ANYWHERE, PINNED = (
+    tuple(service(str(each.key), cluster_ips=["10.96.0.10"], affinity_timeout=seconds) for each in (WEB, RIVAL))
+    for seconds in (None, 60)
 )
 
 
 @pytest.mark.parametrize(
     ("versions", "together"),
     [
-        ([(RANDOM[0], IN_TURN[0]), (RANDOM[1], IN_TURN[1])], False),
-        ([(RANDOM[0], IN_TURN[0]), (RANDOM[1], RANDOM[1])], False),
-        ([(RANDOM[0], IN_TURN[0]), (None, RANDOM[1])], True),
-        ([(RANDOM[0], IN_TURN[0]), (RANDOM[1], None)], True),
-        ([(RANDOM[0], IN_TURN[0]), (RANDOM[1], service("shop/rival", cluster_ips=["10.96.0.9"]))], True),
-        ([(None, RANDOM[0])], False),
-        ([(RANDOM[0], None)], False),
+        ([(ANYWHERE[0], PINNED[0]), (ANYWHERE[1], PINNED[1])], False),
+        ([(ANYWHERE[0], PINNED[0]), (ANYWHERE[1], ANYWHERE[1])], False),
+        ([(ANYWHERE[0], PINNED[0]), (None, ANYWHERE[1])], True),
+        ([(ANYWHERE[0], PINNED[0]), (ANYWHERE[1], None)], True),
+        ([(ANYWHERE[0], PINNED[0]), (ANYWHERE[1], service("shop/rival", cluster_ips=["10.96.0.9"]))], True),
+        ([(None, ANYWHERE[0])], False),
+        ([(ANYWHERE[0], None)], False),
     ],
     ids=["all keep fronts", "one is the same", "one comes", "one goes", "one moves", "alone, comes", "alone, goes"],
 )
