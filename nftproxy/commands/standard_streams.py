@@ -49,7 +49,7 @@ def unblock_errors() -> None:
 
 
 def _unblock(descriptor: int) -> None:
-    """Let no write wait, whoever writes.  The last words of a library or of faulthandler would else stop a crash.
+    """Let no write to standard error wait.  The last words of a library or of faulthandler would else stop a crash.
 
     O_NONBLOCK would count for all processes that have the open file, so a pipe or terminal is opened anew.  A pipe of
     another user, or without /proc, can't be.  There `UnblockedFile` asks before each write.

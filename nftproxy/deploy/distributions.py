@@ -22,8 +22,8 @@ AVOIDED: Mapping[str, tuple[str, ...]] = {
 }
 """Values by label of nodes that can't run the agent, of any distribution.
 
-Those of Fargate take no DaemonSet (EKS' own kube-proxy avoids them), and those of Auto Mode have kube-proxy in their
-image, beside the kubelet.  Those of virtual-kubelet have no kernel that could take rules."""
+Fargate's nodes take no DaemonSet (EKS' own kube-proxy avoids them).  Auto Mode's nodes have kube-proxy in their image,
+beside the kubelet.  Nodes of virtual-kubelet have no kernel that could take rules."""
 
 
 class Setting(NamedTuple):
@@ -121,9 +121,9 @@ KOPS = Distribution(
     ),
 )
 
-# For eksctl: addonsConfig.  For nodes of Amazon Linux 2023: nodeadm's NodeConfig.  EKS' own kube-proxy
-# has no clusterCIDR, so that it drops packets of pods to load balancer addresses with externalTrafficPolicy Local on
-# nodes without an endpoint (k/k#131765).  The pods' interfaces have a prefix of their own.
+# For eksctl: addonsConfig.  For nodes of Amazon Linux 2023: nodeadm's NodeConfig.  EKS' own kube-proxy has no
+# clusterCIDR, so that it drops packets of pods to load balancer addresses with externalTrafficPolicy Local on nodes
+# without an endpoint (k/k#131765).  The pods' interfaces have a prefix of their own.
 EKS = Distribution(
     title="EKS",
     ask_for_api="aws eks describe-cluster --name CLUSTER --query cluster.endpoint",
@@ -188,7 +188,7 @@ DISTRIBUTIONS = {
 
 
 class Impossible(NamedTuple):
-    """A distribution whose own kube-proxy, or what serves Services in its place, can't be turned off."""
+    """A distribution that doesn't let its service proxy be turned off."""
 
     title: str
     why: str

@@ -24,7 +24,7 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple, Protocol
 
-from nftproxy.kernel.nfnetlink.modules import advice
+from nftproxy.kernel.nfnetlink.modules import reason
 from nftproxy.kernel.nfnetlink.sockets import ADD_MEMBERSHIP, BUFFER_SIZE, DROP_MEMBERSHIP, SOL_NETLINK, open_listener
 from nftproxy.model.addresses import TABLE, Family
 from nftproxy.model.errors import Refused, Unavailable
@@ -126,8 +126,7 @@ class CommitListener:
 
 
 def _silent(error: OSError) -> Unavailable:
-    why = f"{error.strerror}{advice(error, 'nf_tables')}"
-    return Unavailable(f"the kernel doesn't notify of changes to nftables: {why}")
+    return Unavailable(f"the kernel doesn't notify of changes to nftables: {reason(error, 'nf_tables')}")
 
 
 def _program(held: Attributes) -> str:

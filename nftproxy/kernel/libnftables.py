@@ -35,7 +35,7 @@ from nftproxy.kernel.nfnetlink import nft_queries
 from nftproxy.kernel.nfnetlink.comparison import differences
 from nftproxy.kernel.nfnetlink.element_batch import ElementWriter
 from nftproxy.kernel.nfnetlink.large_batch import LargeBatch, cut
-from nftproxy.kernel.nfnetlink.modules import advice
+from nftproxy.kernel.nfnetlink.modules import reason
 from nftproxy.kernel.nfnetlink.read_ahead import ReadAhead
 from nftproxy.kernel.nfnetlink.sockets import open_socket
 from nftproxy.kernel.nfnetlink.table_view import TableView
@@ -100,6 +100,7 @@ class _Session:
         before = nft_queries.generation_by(self._asking)
         commits = self.run(text) if text else 1
         after = nft_queries.generation_by(self._asking)
+        # Several commits of ours count as their last one, unless another program's are among them.
         return Commit(after - 1 if after == before + commits else before, after)
 
     def run(self, text: str, *, is_trial: bool = False) -> int:
@@ -389,9 +390,7 @@ def _unavailable() -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise Unavailable(
-            f"the system doesn't allow it: {error.strerror or error}{advice(error, 'nf_tables')}"
-        ) from error
+        raise Unavailable(f"the system doesn't allow it: {reason(error, 'nf_tables')}") from error
 
 
 def _error(message: str, statement: str) -> NftproxyError:

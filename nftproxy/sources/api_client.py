@@ -108,7 +108,7 @@ LOOK = 2.0
 """Seconds between two looks for other credentials while the server denies a request."""
 
 _ONE_CUT = 5.0
-"""Seconds in which the log names a single resource whose connection broke: what cuts one at once cuts all."""
+"""Seconds in which the log names a single resource whose connection broke: a cause that cuts one cuts all."""
 
 _EVENTS = "events.k8s.io/v1"
 _MERGE_PATCH = {"Content-Type": "application/merge-patch+json"}

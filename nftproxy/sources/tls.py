@@ -43,7 +43,7 @@ _MOST_POOLS = 9
 def tls_contexts(credentials: Credentials, now: Callable[[], float] = time.time) -> tuple[ssl.SSLContext, ...]:
     """Return the contexts of connections by TLS with these credentials.  The first nearly always does.
 
-    The others are for a server that the ones before don't trust.
+    Each further context is for a server that no context before it trusts.
 
     Args:
         credentials: those of the server.

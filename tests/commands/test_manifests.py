@@ -535,7 +535,7 @@ WHOLE = {each.title for each in IMPOSSIBLE.values()}
 NODES = {"EKS Auto Mode", "Fargate", "virtual-kubelet"}
 """Kinds of nodes on which it can't."""
 RELATED = {"kind", "minikube", "Kubespray", "Cluster API", "Gardener", "k3d", "OKE"}
-"""Distributions whose `--for` is another's."""
+"""Distributions that take the `--for` of another distribution."""
 CLOSED = {"LKE", "IKS", "ACK", "Tanzu", "Charmed Kubernetes"}
 """Distributions where no way to turn off kube-proxy is known."""
 SYSTEMS = {"Flatcar", "Bottlerocket", "Amazon Linux"}

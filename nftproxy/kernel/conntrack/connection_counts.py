@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from nftproxy.kernel.conntrack.sweeps import ANSWER_SIZE
-from nftproxy.kernel.nfnetlink.modules import advice
+from nftproxy.kernel.nfnetlink.modules import reason
 from nftproxy.kernel.nfnetlink.sockets import answers, open_socket
 from nftproxy.model.addresses import Address, Family, Protocol, family_of
 from nftproxy.model.errors import Unavailable
@@ -132,8 +132,7 @@ _OFFLOADED = re.compile(attribute_pattern(4, ct.STATUS) + b".." + _IS_OFFLOADED 
 
 
 def _unreadable(error: OSError) -> Unavailable:
-    why = f"{error.strerror or error}{advice(error, 'nf_conntrack_netlink')}"
-    return Unavailable(f"conntrack can't be read: {why}")
+    return Unavailable(f"conntrack can't be read: {reason(error, 'nf_conntrack_netlink')}")
 
 
 def _translated(packed: Mapping[_Packed, int]) -> Counter[Translation]:

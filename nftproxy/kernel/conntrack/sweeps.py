@@ -31,7 +31,7 @@ from typing import NamedTuple
 
 import tenacity
 
-from nftproxy.kernel.nfnetlink.modules import advice
+from nftproxy.kernel.nfnetlink.modules import reason
 from nftproxy.kernel.nfnetlink.sockets import open_socket
 from nftproxy.kernel.threads import NotedThreads
 from nftproxy.logs import warn
@@ -175,7 +175,7 @@ class Sweeper:
                     deleted[entry.family, is_lost and front is not None and front.protocol is Protocol.TCP] += was_there
         except OSError as error:
             self.close()  # as answers may be waiting
-            why = f"{error.strerror or error}{advice(error, 'nf_conntrack_netlink')}"
+            why = reason(error, "nf_conntrack_netlink")
             raise Unavailable(f"stale entries can't be deleted from conntrack: {why}") from error
         return deleted
 

@@ -45,6 +45,11 @@ def advice(error: OSError, module: str) -> str:
     return _how_to_load(module) if error.errno in _ABSENT else ""
 
 
+def reason(error: OSError, module: str) -> str:
+    """Return the system's words for an error, with `advice` where a module is missing."""
+    return f"{error.strerror or error}{advice(error, module)}"
+
+
 def advice_on(statement: str) -> str:
     """Return how to load the modules that a statement of nft needs and that aren't loaded, "" if there are none."""
     words = _COMMENT.sub("", statement)

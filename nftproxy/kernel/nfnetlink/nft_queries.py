@@ -21,7 +21,7 @@ from collections.abc import Callable, Mapping
 
 import msgspec
 
-from nftproxy.kernel.nfnetlink.modules import advice
+from nftproxy.kernel.nfnetlink.modules import reason
 from nftproxy.kernel.nfnetlink.sockets import BUFFER_SIZE, bodies, open_socket
 from nftproxy.model.addresses import TABLE, Family
 from nftproxy.model.base_chains import BaseChain
@@ -342,4 +342,4 @@ def why(error: OSError) -> str:
     """Return in words why the kernel's nftables can't be asked."""
     if error.errno == errno.EPERM:
         return "no permission to use nftables: it takes CAP_NET_ADMIN in the network namespace"
-    return f"the kernel's nftables can't be reached: {error.strerror or error}{advice(error, 'nf_tables')}"
+    return f"the kernel's nftables can't be reached: {reason(error, 'nf_tables')}"

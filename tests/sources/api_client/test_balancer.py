@@ -119,7 +119,7 @@ async def test_a_cut_of_all_watches_is_one_warning_at_most(
 
 
 async def test_cuts_far_apart_are_warned_of_each(cluster: ApiClient, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The log names one of the resources whose watches a cut broke, and with the next cut one again."""
+    """The log names one resource for each cut, although a cut breaks the watches of all resources."""
     clock = [1000.0]
     monkeypatch.setattr(api_client, "now", lambda: clock[0])
     cut = Pause(reason="the connection broke", is_cut=True)
