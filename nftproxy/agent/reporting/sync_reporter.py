@@ -144,17 +144,23 @@ class SyncReporter:
         late = [now.wall - each for each in (waiting, postponed) if each is not None]
         return min([updated if oldest is None else now.wall_time(oldest), *late])
 
-    def caveat(self) -> str:
-        """Return the line that each answer about the cluster needs at present, or ""."""
-        return freshness.caveat(self.activities(), self._clocks().steady)
+    def caveat(self, now: Moment | None = None) -> str:
+        """Return the line that each answer about the cluster needs, or "".
+
+        `now` is the moment of an answer that tells more than that, so that its parts agree; None is the present.
+        """
+        return freshness.caveat(self.activities(), (now or self._clocks()).steady)
 
     def has_loaded(self, family: Family) -> bool:
         """Return whether the rules of a family have ever been loaded."""
         return self.health.families[family].last_updated is not None
 
-    def waiting(self) -> dict[Family, float]:
-        """Return the seconds that the oldest change of each family has waited, for families with such a change."""
-        return self.health.waiting(self._clocks())
+    def waiting(self, now: Moment | None = None) -> dict[Family, float]:
+        """Return the seconds that the oldest change of each family has waited, for families with such a change.
+
+        `now` is as in `caveat`.
+        """
+        return self.health.waiting(now or self._clocks())
 
     def postponed(self, services: Mapping[ObjectKey, float], now: float) -> None:
         """Note the Services whose changes wait for their turn, and when each began to wait, by the loop's clock."""

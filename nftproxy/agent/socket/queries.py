@@ -287,7 +287,7 @@ def _of_features(statuses: Iterable[Status]) -> dict[str, tuple[str, ...]]:
 
 def _agent_state(known: QueryContext, affinity: Iterable[AffinityMap], earlier: Mapping[Family, int]) -> AgentState:
     pipeline, status = known.pipeline, known.reporter.status()
-    waiting = known.reporter.waiting()
+    waiting = known.reporter.waiting(status.now)
     failed = known.reporter.last_failed
     return AgentState(
         is_healthy=status.is_healthy,
@@ -299,7 +299,7 @@ def _agent_state(known: QueryContext, affinity: Iterable[AffinityMap], earlier: 
         started=known.started,
         now=status.now.wall,
         source=known.source(),
-        caveat=known.reporter.caveat(),
+        caveat=known.reporter.caveat(status.now),
         knows_cluster=known.reporter.knows_cluster,
         services=len(pipeline.state.given),
         conflicts=sum(map(len, pipeline.losses.values())),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import threading
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any
@@ -10,6 +11,10 @@ from typing import Any
 import msgspec
 import pytest
 
+from nftproxy.agent.reporting.freshness import GRACE
+from nftproxy.agent.reporting.health import Health
+from nftproxy.agent.reporting.metrics import Metrics
+from nftproxy.agent.reporting.sync_reporter import Clocks, SyncReporter
 from nftproxy.agent.socket import queries, shared_reading
 from nftproxy.agent.socket.answers import AgentState, ConflictRow, End, EndpointRow, Line, ServiceRow
 from nftproxy.agent.socket.query_context import QueryContext
@@ -393,3 +398,30 @@ def test_lines_of_features_are_read_once_for_all_that_wait(monkeypatch: pytest.M
         answer = msgspec.json.decode(b"".join(pieces), type=AgentState)
         assert answer.features == {"Fast path": ("7 connections",), "Silent endpoints": ()}
     assert readings == [1]
+
+
+def test_a_status_is_of_one_moment() -> None:
+    """A resource that gets out of touch while `status` is answered is so in its warnings and caveat, or in neither."""
+    verdicts = [_in_touch(begin) for begin in range(20)]
+    assert verdicts[0] == (True, True)
+    assert verdicts[-1] == (False, False)
+    assert set(verdicts) == {(True, True), (False, False)}
+
+
+def _in_touch(ticks: int) -> tuple[bool, bool]:
+    """Whether the warnings and the caveat of a status have nothing, a resource getting out of touch after some ticks.
+
+    The clock ticks whenever it is read.
+    """
+    clock = itertools.count(1000.0)
+    reports = SyncReporter(Health(30.0), Metrics(), clocks=Clocks(lambda: next(clock), lambda: 5000.0))
+    activity = ResourceActivity("services", failing_since=1020.0 - ticks - GRACE, problem="403 Forbidden")
+    reports.activities = lambda: (activity,)
+    known = knowing(pipeline())._replace(reporter=reports)
+
+    async def answer() -> AgentState:
+        pieces = [piece async for piece in queries.query_handlers(known)["/v1/status"]({})]
+        return msgspec.json.decode(b"".join(pieces), type=AgentState)
+
+    state = asyncio.run(answer())
+    return not any(each.startswith(Code.OUT_OF_TOUCH) for each in state.warnings), not state.caveat
