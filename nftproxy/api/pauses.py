@@ -1,9 +1,12 @@
 """How long to wait before the next request, by the outcomes of the requests before it.
 
-Two kinds of failures have their own backoff:
+Three kinds of failures have their own backoff:
 
 * No answer.  A failed attempt to connect costs the server nothing, so these pauses stay short, however long the server
   is away.  The rules are right a few seconds after it is back.
+* A useful watch that is cut young, as by a balancer that cuts every connection after two seconds.  client-go watches
+  again at once (tools/cache/reflector.go, VeryShortWatchError).  Here the version is probed, too, so there are pauses.
+  They stay short, as each of them delays changes.
 * An unhelpful answer.  It cost the server something, so these pauses grow until a watch was healthy.  A successful
   listing doesn't reset them: a server suffers most from a client that lists, fails to watch, and lists again.
 
@@ -35,13 +38,15 @@ class ReflectorTimes(msgspec.Struct, frozen=True):
     healthy: float = (
         5.0  # a watch that lasts this long was healthy, and a server that is away this long is a new server
     )
+    useful: float = 1.0  # a watch that lasts this long, or brings a newer version, was useful (client-go has 1 s)
     absent: float = 600.0  # between looks for a kind that the server doesn't know
     longest_list: float = 600.0
     """For all pages of a listing: etcd compacts their version after 5 to 10 minutes (kube-apiserver,
     --etcd-compaction-interval)."""
     first_attempt: float = 0.5  # between requests that get no answer
     longest_attempt: float = 3.0  # short, and the first answer to any resource of the node wakes the others
-    first_error: float = 1.0  # after an unhelpful answer (client-go has 0.8)
+    longest_cut: float = 3.0  # after a useful watch that was cut young
+    first_error: float = 1.0  # after an unhelpful answer (client-go has 0.8), or a useful watch that was cut young
     longest_error: float = 30.0  # client-go has 30 too, and adds up to as much again at random
 
 
@@ -67,8 +72,10 @@ class FailureCounts:
     def __init__(self, times: ReflectorTimes) -> None:
         self._times = times
         self._attempts = Backoff(times.first_attempt, times.longest_attempt)
+        self._cuts = Backoff(times.first_error, times.longest_cut)
         self._errors = Backoff(times.first_error, times.longest_error)
         self._unanswered = 0
+        self._cut = 0
         self._unhelpful = 0
         self._away_since = 0.0
 
@@ -79,8 +86,8 @@ class FailureCounts:
         self._unanswered = 0
 
     def reset(self) -> None:
-        """Reset both backoffs, after a healthy watch, however it ended."""
-        self._unanswered = self._unhelpful = 0
+        """Reset every backoff, after a healthy watch, however it ended."""
+        self._unanswered = self._cut = self._unhelpful = 0
 
     def count_unanswered(self, reason: str, now: float, spent: float = 0.0) -> Pause:
         """Count a request without an answer, or with an answer that broke off, and return the pause.
@@ -101,6 +108,12 @@ class FailureCounts:
             awaits_server=True,
             code=Code.API_UNREACHABLE,
         )
+
+    def count_cut(self, reason: str) -> Pause:
+        """Count a useful watch that was cut young, and return the pause."""
+        self._cut += 1
+        longest = self._cuts.pause(self._cut)
+        return Pause(longest / 2, longest, reason, is_cut=True)
 
     def count_unhelpful(self, reason: str, at_least: float = 0.0, code: Code = Code.API_UNHELPFUL) -> Pause:
         """Count an unhelpful answer, and return the pause.  `at_least` are the seconds that the server asked for."""

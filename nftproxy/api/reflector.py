@@ -95,11 +95,13 @@ class _Listing(msgspec.Struct):
 class _Exchange(msgspec.Struct):
     """The present request, and its answer.
 
-    `timeout` is the seconds that a watch asked for, and `objects`, `ignored` and `faults` are those of the page so far.
+    `version` is the known version at its beginning, `timeout` the seconds that a watch asked for.  `objects`, `ignored`
+    and `faults` are those of the page so far.
     """
 
     began: float
     page: PageReader
+    version: str = ""
     timeout: int = 0
     is_answered: bool = False
     lines: Lines = msgspec.field(default_factory=Lines)
@@ -145,7 +147,7 @@ class Reflector:
         self.is_open = True
         self.pause = Pause()
         resource = self.resource
-        self._exchange = _Exchange(now, PageReader(resource.kind))
+        self._exchange = _Exchange(now, PageReader(resource.kind), self._version)
         api_version = resource.kind.api_versions[self._api_version]
         is_watch = self.phase is Phase.WATCH
         return ApiRequest(api_version, resource.plural, is_watch, resource.selectors | self._params(chance))
@@ -285,7 +287,7 @@ class Reflector:
         if self._exchange.lines.is_cut:
             self.receive_failure("the watch ended in the middle of a line", now)
         elif lived < self._times.healthy:
-            self.receive_failure("the watch ended too soon", now, is_doubtful=True)
+            self.receive_failure("the watch ended too soon", now, is_doubtful=not self._was_useful(now))
         else:
             self.is_open = False
             self._failures.reset()
@@ -352,6 +354,8 @@ class Reflector:
             is_doubtful = False
         elif self._reset_if_healthy(now):  # no fault, as balancers cut idle connections, unless the next request fails
             pause = self._failures.count_unanswered(reason, now)._replace(is_fault=False)
+        elif not is_doubtful and self._was_useful(now):
+            pause = self._failures.count_cut(reason)
         else:
             pause = self._failures.count_unhelpful(reason)._replace(is_cut=not is_doubtful)
             is_doubtful |= self.phase.is_list
@@ -380,6 +384,12 @@ class Reflector:
         if is_healthy:
             self._failures.reset()
         return is_healthy
+
+    def _was_useful(self, now: float) -> bool:
+        """Whether the present request is a watch that lasted for a while, or has brought a newer version."""
+        exchange = self._exchange
+        is_new = self._version != exchange.version
+        return self.phase is Phase.WATCH and (is_new or now - exchange.began >= self._times.useful)
 
     def _fail(self, pause: Pause, outcome: Ending | None, *, is_doubtful: bool) -> None:
         """End the request.

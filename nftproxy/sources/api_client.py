@@ -102,13 +102,11 @@ NONSENSE = (AttributeError, KeyError, TypeError, ValueError, RecursionError)
 """The exceptions that kr8s raises for an answer that isn't an object of the kind."""
 
 _SAY_AGAIN = 60.0
-"""Seconds before the log says again that the server doesn't answer, or denies a request, with the reason of then."""
+"""Seconds before the log says again that the server doesn't answer or denies a request, or that a connection broke
+under an answer, with the reason of then.  For a cut it names a single resource: a cause that cuts one cuts all."""
 
 LOOK = 2.0
 """Seconds between two looks for other credentials while the server denies a request."""
-
-_ONE_CUT = 5.0
-"""Seconds in which the log names a single resource whose connection broke: a cause that cuts one cuts all."""
 
 _EVENTS = "events.k8s.io/v1"
 _MERGE_PATCH = {"Content-Type": "application/merge-patch+json"}
@@ -316,10 +314,10 @@ class ApiClient:
 
         An outage is a line for all resources, and another each minute, and so is a denial of the same words.  Any other
         answer that is an error is logged each time.  A connection that ends is no outage yet, as balancers cut idle
-        connections.  A cut of young connections is a line for all resources.
+        connections.  Cuts of young connections are a line for all resources each minute.
         """
         if pause.is_cut:
-            if self._away_since is not None or now() - self._cut < _ONE_CUT:
+            if self._away_since is not None or now() - self._cut < _SAY_AGAIN:
                 return False
             self._cut = now()
         if pause.code is Code.API_DENIED:

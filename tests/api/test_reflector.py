@@ -729,6 +729,57 @@ def test_accepted_and_dropped_again_and_again() -> None:
     assert pauses == [1.0, 2.0, 4.0, 8.0]
 
 
+@pytest.mark.parametrize(
+    ("lived", "brought", "longest"),
+    [
+        (1.0, [], 3.0),
+        (4.9, [], 3.0),
+        (0.0, ["BOOKMARK"], 3.0),
+        (0.0, ["ADDED"], 3.0),
+        (0.9, [], 30.0),
+        (0.9, ["SURPRISE"], 30.0),
+    ],
+)
+@pytest.mark.parametrize("is_clean", [False, True])
+def test_a_watch_that_is_always_cut_lags_by_seconds(
+    lived: float, brought: Sequence[str], longest: float, *, is_clean: bool
+) -> None:
+    """Behind a balancer that cuts every watch, the next useful watch comes within 3 s, and a useless one within 30."""
+    reflector, now, pauses = watching("1"), 0.0, []
+    for version in range(2, 10):
+        for type_ in brought:
+            reflector.receive_data(line(type_, service(version=str(version))), now)
+        now += lived
+        if is_clean:
+            reflector.receive_end(now)
+        else:
+            reflector.receive_failure("reset", now)
+        pause = reflector.pause
+        pauses.append(pause.longest)
+        assert (pause.shortest, pause.is_fault, pause.awaits_server) == (pause.longest / 2, True, False)
+        if asked(reflector, now).startswith("list"):
+            receive_list(reflector, page(version=str(version)), now)
+            asked(reflector, now)
+    assert pauses == [min(2.0**number, longest) for number in range(8)]
+
+
+def test_other_failures_count_beside_cuts() -> None:
+    """Cuts of useful watches make no other pause longer or shorter, and a healthy watch ends all."""
+    reflector = watching("5")
+    for expected in (1.0, 2.0, 4.0):
+        reflector.receive_failure("reset", 2.0)
+        answer_version(reflector, "5")
+        asked(reflector)
+        reflector.receive_error(BUSY, 0.0)
+        assert reflector.pause.longest - BUSY.retry_after == expected
+        asked(reflector)
+    reflector.receive_failure("reset", LONG)
+    answer_version(reflector, "5")
+    asked(reflector)
+    reflector.receive_failure("reset", 2.0)
+    assert reflector.pause.longest == 1.0
+
+
 def test_silence() -> None:
     """A watch that is silent for too long is no fault for the log, and a silent list is."""
     reflector = watching("5")

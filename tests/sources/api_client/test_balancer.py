@@ -95,7 +95,7 @@ async def test_a_cut_of_all_watches_is_one_warning_at_most(
     by_reset: bool,
 ) -> None:
     """A cut of healthy watches is no warning, one of young watches is one, and so is an outage right after."""
-    monkeypatch.setattr(api_client, "_ONE_CUT", 7200.0)
+    monkeypatch.setattr(api_client, "_SAY_AGAIN", 7200.0)
     async with balancing(server) as balancer:
         config = server.write_kubeconfig(tmp_path / "kubeconfig", url=f"https://127.0.0.1:{balancer.port}")
         cluster = ApiClient(str(config), times=msgspec.structs.replace(TIMES, healthy=healthy))
@@ -124,6 +124,6 @@ async def test_cuts_far_apart_are_warned_of_each(cluster: ApiClient, monkeypatch
     monkeypatch.setattr(api_client, "now", lambda: clock[0])
     cut = Pause(reason="the connection broke", is_cut=True)
     assert [cluster._is_news(cut) for _ in PLURALS] == [True, False, False, False]
-    clock[0] += api_client._ONE_CUT
+    clock[0] += api_client._SAY_AGAIN
     assert [cluster._is_news(cut) for _ in PLURALS] == [True, False, False, False]
     assert cluster._is_news(Pause(reason="403"))
