@@ -18,12 +18,15 @@ TAINT = "nftproxy.dev/not-ready"
 
 AVOIDED: Mapping[str, tuple[str, ...]] = {
     "eks.amazonaws.com/compute-type": ("fargate", "auto"),
+    "liqo.io/type": ("virtual-node",),
     "type": ("virtual-kubelet",),
 }
 """Values by label of nodes that can't run the agent, of any distribution.
 
 Fargate's nodes take no DaemonSet (EKS' own kube-proxy avoids them).  Auto Mode's nodes have kube-proxy in their image,
-beside the kubelet.  Nodes of virtual-kubelet have no kernel that could take rules."""
+beside the kubelet.  Nodes of virtual-kubelet have no kernel that could take rules.  Those of Liqo, which has a
+virtual-kubelet of its own, have another label (TypeLabel and TypeNode in liqotech/liqo, pkg/consts), and a taint that
+our pods tolerate.  A DaemonSet's pods stay in OffloadingBackOff there (liqotech/liqo#1398)."""
 
 
 class Setting(NamedTuple):

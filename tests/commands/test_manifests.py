@@ -454,11 +454,12 @@ def test_pods_are_as_their_options_say() -> None:
 
 @pytest.mark.parametrize("arguments", [["-"], *(["--for", name, *KNOWN] for name in DISTRIBUTIONS)])
 def test_nodes_that_can_run_no_agent_are_avoided(arguments: list[str]) -> None:
-    """Pods avoid nodes of virtual-kubelet, Fargate and EKS Auto Mode, whatever distribution is named, or none."""
+    """Pods avoid nodes of virtual-kubelet, Liqo, Fargate and EKS Auto Mode, whatever distribution is named, or none."""
     affinity = make(*arguments, stdin=CONFIG_MAP).pod["affinity"]
     (term,) = affinity["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
     assert [(each["key"], each["operator"], each["values"]) for each in term["matchExpressions"]] == [
         ("eks.amazonaws.com/compute-type", "NotIn", ["fargate", "auto"]),
+        ("liqo.io/type", "NotIn", ["virtual-node"]),
         ("type", "NotIn", ["virtual-kubelet"]),
     ]
 
@@ -532,11 +533,11 @@ def test_each_distribution_has_its_recipe(name: str) -> None:
 
 WHOLE = {each.title for each in IMPOSSIBLE.values()}
 """Distributions in which nftproxy can't replace kube-proxy."""
-NODES = {"EKS Auto Mode", "Fargate", "virtual-kubelet"}
+NODES = {"EKS Auto Mode", "Fargate", "virtual-kubelet", "Liqo"}
 """Kinds of nodes on which it can't."""
 RELATED = {"kind", "minikube", "Kubespray", "Cluster API", "Gardener", "k3d", "OKE"}
 """Distributions that take the `--for` of another distribution."""
-CLOSED = {"LKE", "IKS", "ACK", "Tanzu", "Charmed Kubernetes"}
+CLOSED = {"LKE", "IKS", "ACK", "OVHcloud", "Kapsule", "Tanzu", "Charmed Kubernetes"}
 """Distributions where no way to turn off kube-proxy is known."""
 SYSTEMS = {"Flatcar", "Bottlerocket", "Amazon Linux"}
 """Operating systems of nodes, for any distribution."""
@@ -550,10 +551,10 @@ def first_cells(page: str, heading: str) -> set[str]:
 
 
 def test_each_distribution_has_a_row() -> None:
-    """The pages name each distribution of `--for` and its relatives, what can't have nftproxy, and nodes' systems."""
+    """The pages name each distribution of `--for` and its relatives, nodes' systems, and what can't have nftproxy."""
     known = {each.title for each in DISTRIBUTIONS.values()}
     assert first_cells("migrate.md", "### Distribution by distribution") - {"---", "distribution"} == {
-        *known, *WHOLE, *NODES, *SYSTEMS, *RELATED, *CLOSED
+        *known, *SYSTEMS, *RELATED, "[others](install.md#others)"
     }  # fmt: skip
     named = {each.partition(" (")[0] for each in first_cells("install.md", "### Others")}
     assert named >= WHOLE | NODES | SYSTEMS | RELATED | CLOSED
