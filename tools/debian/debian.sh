@@ -6,6 +6,7 @@
 #   tools/debian/debian.sh sid nft --version    prepares it if needed, then runs the command
 #   unshare --net tools/debian/debian.sh trixie python -m pytest tests/kernel
 #   tools/debian/debian.sh trixie-arm64 uname --machine
+#   tools/debian/debian.sh --systemd trixie systemctl status
 #   NFTPROXY_NFTABLES=/opt/nftables tools/debian/debian.sh trixie+nft-1.0.9 nft --version
 #
 # Releases go by their code names, with an architecture if it isn't this machine's.  "+nft-VERSION" builds that version,
@@ -18,9 +19,10 @@
 # so nothing has to be cleaned up after it.
 set -euo pipefail
 self=$(realpath "$0")
+if [[ ${1-} == --systemd ]]; then how=below_systemd; shift; else how=inside; fi
 checkout=$(realpath "$(dirname "$self")/../..")
 packages=python3,$(sed -n 's/^need \([a-z0-9-]*\) .*/\1/p' "$checkout/.ci/setup" | paste -sd,)  # what that asks apt for
-packages+=,kmod,mount,passwd,ipvsadm,systemd-sysv,containerd,runc,libstdc++6  # for virtual machines
+packages+=,kmod,mount,passwd,ipvsadm,systemd-sysv,containerd,runc,libstdc++6  # for virtual machines, and systemd.sh
 if [[ ${1-} == *+nft-* ]]; then
     packages+=,autoconf,automake,bison,flex,gcc,libgmp-dev,libjansson-dev,libmnl-dev,libnftnl-dev,libtool,make,pkg-config
 fi
@@ -33,6 +35,8 @@ nft=${1##*+nft-}
 if [[ $nft == "$1" ]]; then nft=; fi
 IFS=- read -r release architecture <<<"${1%+*}-$(dpkg --print-architecture)"; shift
 architecture=${architecture%%-*}
+environment=(env -u VIRTUAL_ENV -u PYTHONPATH --chdir=/src NFTPROXY_TREE="${tree##*/}" HOME=/root LC_ALL=C.UTF-8
+    PATH=/venv/bin:/usr/sbin:/usr/bin:/sbin:/bin)
 
 unpack() {
     say "unpacking Debian $release ($architecture) into $tree"
@@ -78,9 +82,12 @@ inside() {
             mount -o remount,bind,ro "$tree/etc/ssl/certs"  # they are the machine'"'"'s
         fi
         mount --bind "$checkout" "$tree/src"
-        exec chroot "$tree" env -u VIRTUAL_ENV -u PYTHONPATH NFTPROXY_TREE="${tree##*/}" HOME=/root LC_ALL=C.UTF-8 \
-            PATH=/venv/bin:/usr/sbin:/usr/bin:/sbin:/bin env --chdir=/src "$@"
-    ' bash "$tree" "$checkout" "$@"
+        exec chroot "$tree" "$@"
+    ' bash "$tree" "$checkout" "${environment[@]}" "$@"
+}
+
+below_systemd() {
+    unshare --mount "$(dirname "$self")/systemd.sh" "$tree" "$checkout" "${environment[@]}" NFTPROXY_SYSTEMD=1 "$@"
 }
 
 if (( EUID )); then say "needs root, to mount and chroot"; exit 1; fi
@@ -98,4 +105,4 @@ if [[ ! $tree/venv/.nftproxy-setup -nt $checkout/pyproject.toml ]]; then
     fi
 fi
 exec 9>&-
-if (( $# )); then inside "$@"; fi
+if (( $# )); then "$how" "$@"; fi

@@ -18,7 +18,7 @@ run() {
     sleep infinity
 }
 
-if [[ ${1-} == run ]]; then run; fi
+if [[ ${1-} == run ]]; then NFTPROXY_SYSTEMD=1 run; fi
 
 if [[ $(</vm/init) == systemd ]]; then
     cat >/etc/systemd/system/vm.service <<'EOF'
