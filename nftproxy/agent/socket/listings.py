@@ -126,7 +126,7 @@ def _service_row(pipeline: Pipeline, service: Service) -> ServiceRow:
     others += [note for each in words_of(pipeline) for note in each.listed(pipeline, service)]
     unaddressed = list(without_address(pipeline.state, pipeline.settings.config, service))
     limited = [each[:MOST_NOTES] for each in (lost, without, not_here, unaddressed, others)]
-    notes = (quarantines, *limited, _faults(pipeline, service))
+    notes = (quarantines, *limited, faults(pipeline, service))
     reasons = {
         "Quarantined": quarantines,
         "Conflict": lost,
@@ -237,8 +237,8 @@ def _without_local(judged: Iterable[JudgedPort]) -> Iterator[str]:
             yield f"{each}: policy Local, and {none_local(each.choice)}"
 
 
-def _faults(pipeline: Pipeline, service: Service) -> list[str]:
-    """Return the faults of a Service and of its EndpointSlices, as many as a row has room for."""
+def faults(pipeline: Pipeline, service: Service) -> list[str]:
+    """Return the faults of a Service and of its EndpointSlices, `MOST_NOTES` at most."""
     slices = sorted(pipeline.state.slices_of(service.key), key=lambda each: each.key)
     of_slices = (f"{fault} (EndpointSlice {each.key.name})" for each in slices for fault in each.faults)
     return list(itertools.islice((*service.faults, *of_slices), MOST_NOTES))

@@ -30,7 +30,7 @@ from nftproxy.agent.socket.answers import (
     WatchState,
 )
 from nftproxy.agent.socket.connections import connections
-from nftproxy.agent.socket.listings import LISTINGS, ListingScope
+from nftproxy.agent.socket.listings import LISTINGS, ListingScope, faults
 from nftproxy.agent.socket.query_context import QueryContext, Status
 from nftproxy.agent.socket.readiness import elements_of_earlier_agent, when_known
 from nftproxy.agent.socket.remembered_clients import affinity_maps, clients
@@ -41,7 +41,7 @@ from nftproxy.explanation.answer import ExplainedPlace, Explanation
 from nftproxy.explanation.answering import explaining
 from nftproxy.explanation.expected import missing_chains, with_kernel
 from nftproxy.explanation.packets import planning
-from nftproxy.explanation.question import Question, parse_source, parse_to
+from nftproxy.explanation.question import Question, ToService, parse_source, parse_to
 from nftproxy.kernel.capabilities import known_lacks
 from nftproxy.kernel.nfnetlink.elements import ElementLookup
 from nftproxy.kernel.nfnetlink.nft_queries import hooked_chains
@@ -49,6 +49,7 @@ from nftproxy.logs import dropped_lines
 from nftproxy.model.addresses import FAMILY_NAMES, Family
 from nftproxy.model.codes import Code
 from nftproxy.model.errors import BadInput, Problem, Unavailable
+from nftproxy.model.objects import ObjectKey
 from nftproxy.model.steps import Steps
 from nftproxy.pipeline import Pipeline
 from nftproxy.sources.api_client import ResourceActivity
@@ -207,8 +208,9 @@ def _node_facts(pipeline: Pipeline) -> QueryHandler:
 
 def _explain(known: QueryContext) -> QueryHandler:
     async def answer(query: Mapping[str, str]) -> AsyncIterator[bytes]:
+        question = _question(query)
         for is_last in (*[False] * (COMPARISONS - 1), True):
-            steps = Steps(explaining(known.pipeline, _question(query)))
+            steps = Steps(explaining(known.pipeline, question))
             for _ in steps:
                 yield GOING_ON
             explanation, places = steps.result, list[ExplainedPlace]()
@@ -222,7 +224,8 @@ def _explain(known: QueryContext) -> QueryHandler:
             if is_last or not explanation.is_damaged:
                 break
             await asyncio.sleep(AGAIN)
-        notes = (*_of_the_node(known), *explanation.notes, *_changes(known, explanation))
+        of_objects = _faults(known.pipeline, question, explanation)
+        notes = (*_of_the_node(known), *explanation.notes, *of_objects, *_changes(known, explanation))
         yield _encode(msgspec.structs.replace(explanation, notes=notes))
 
     return answer
@@ -232,6 +235,17 @@ def _of_the_node(known: QueryContext) -> Iterator[str]:
     """Yield the reasons why packets may fare otherwise than the rules say, or the rules may be out of date."""
     yield from filter(None, [known.reporter.caveat()])
     yield from _of_node(known, OF_PACKETS)
+
+
+def _faults(pipeline: Pipeline, question: Question, explanation: Explanation) -> Iterator[str]:
+    """Yield the faults of the Services that a question names or that own a place, and of their EndpointSlices."""
+    owners = filter(None, [place.owner for place in explanation.places])
+    keys = [ObjectKey(each.namespace, each.name) for each in owners]
+    if isinstance(question.to, ToService):
+        keys.append(question.to.service)
+    for key in dict.fromkeys(keys):
+        if service := pipeline.state.given.get(key):
+            yield from faults(pipeline, service)
 
 
 def _changes(known: QueryContext, explanation: Explanation) -> Iterator[str]:

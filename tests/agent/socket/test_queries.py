@@ -342,6 +342,15 @@ def test_silent_endpoints_are_listed() -> None:
     assert found == [("web", "10.1.1.4:8080", False), ("web", "10.1.1.5:8080", True)]
 
 
+def explained(made: Pipeline, to: str = "10.96.0.10:80") -> Explanation:
+    """The agent's explanation of connections."""
+
+    async def answer() -> bytes:
+        return b"".join([piece async for piece in queries.query_handlers(knowing(made))["/v1/explain"]({"to": to})])
+
+    return msgspec.json.decode(asyncio.run(answer()), type=Explanation)
+
+
 @pytest.mark.parametrize(("damaged", "is_damaged"), [(0, False), (1, False), (99, True)])
 def test_a_change_on_its_way_is_no_damage(monkeypatch: pytest.MonkeyPatch, damaged: int, is_damaged: bool) -> None:
     """An explanation that differs from the kernel is compared again, and only a lasting difference is damage."""
@@ -354,30 +363,38 @@ def test_a_change_on_its_way_is_no_damage(monkeypatch: pytest.MonkeyPatch, damag
         expected = tuple(msgspec.structs.replace(each, is_held=is_held) for each in place.expected)
         return msgspec.structs.replace(explanation, places=(msgspec.structs.replace(place, expected=expected),))
 
-    async def answer() -> bytes:
-        handler = queries.query_handlers(knowing(pipeline(service(), slice_of())))["/v1/explain"]
-        return b"".join([piece async for piece in handler({"to": "10.96.0.10:80"})])
-
     monkeypatch.setattr(queries, "_with_kernel", with_kernel)
     monkeypatch.setattr(queries, "_hooked_chains", lambda _families: {})
     monkeypatch.setattr(queries, "AGAIN", 0.0)
-    assert msgspec.json.decode(asyncio.run(answer()), type=Explanation).is_damaged is is_damaged
+    assert explained(pipeline(service(), slice_of())).is_damaged is is_damaged
     assert len(compared) == min(damaged + 1, queries.COMPARISONS)
 
 
 def test_a_missing_chain_is_damage(monkeypatch: pytest.MonkeyPatch) -> None:
     """An explanation names the base chains that the kernel lacks, and is damaged by them."""
-
-    async def answer() -> bytes:
-        handler = queries.query_handlers(knowing(pipeline(service(), slice_of())))["/v1/explain"]
-        return b"".join([piece async for piece in handler({"to": "10.96.0.10:80"})])
-
     monkeypatch.setattr(queries, "_with_kernel", lambda explanation: explanation)
     monkeypatch.setattr(queries, "_hooked_chains", lambda families: dict.fromkeys(families, frozenset()))
     monkeypatch.setattr(queries, "AGAIN", 0.0)
-    explanation = msgspec.json.decode(asyncio.run(answer()), type=Explanation)
+    explanation = explained(pipeline(service(), slice_of()))
     assert "ip nftproxy nat-prerouting" in explanation.missing_chains
     assert explanation.is_damaged
+
+
+@pytest.mark.parametrize(
+    ("to", "is_about"),
+    [("10.96.0.10:80", True), ("svc/shop/web", True), ("svc/shop/web:https", True), ("svc/shop/api", False)],
+)
+def test_an_explanation_has_the_faults_of_its_service(monkeypatch: pytest.MonkeyPatch, to: str, is_about: bool) -> None:
+    """Notes have the parts of a Service and its EndpointSlices that can't be used, also if no place is explained."""
+    fault = "NFT211: metadata.annotations[nftproxy.dev/new]: is not known"
+    made = pipeline(
+        service("shop/web", faults=(fault,)), msgspec.structs.replace(slice_of("shop/web"), faults=(fault,)),
+        service("shop/api", cluster_ips=["10.96.0.11"]), slice_of("shop/api"),
+    )  # fmt: skip
+    monkeypatch.setattr(queries, "_with_kernel", lambda explanation: explanation)
+    monkeypatch.setattr(queries, "_hooked_chains", lambda _families: {})
+    notes = [note for note in explained(made, to).notes if "NFT211" in note]
+    assert notes == ([fault, f"{fault} (EndpointSlice web-1)"] if is_about else [])
 
 
 def test_lines_of_features_are_read_once_for_all_that_wait(monkeypatch: pytest.MonkeyPatch) -> None:
