@@ -147,9 +147,9 @@ needs_a_lab = pytest.mark.skipif(bool(obstacle()), reason=obstacle())
 
 
 @needs_a_lab
-def test_a_run_without_violations(tmp_path: Path) -> None:
+def test_a_run_without_violations(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """An agent that is killed while its watches expire costs no connection, and ends with the rules that `render`
-    prints.
+    prints.  Asking for its verdicts prints nothing.
     """
     said: list[str] = []
     with Session("test", tmp_path, said.append) as chaos:
@@ -158,6 +158,7 @@ def test_a_run_without_violations(tmp_path: Path) -> None:
     assert chaos.faults.total() >= 1
     assert chaos.traffic.judged >= session.FEWEST
     assert chaos.changes >= 1
+    assert capsys.readouterr().err == ""
 
 
 @needs_a_lab

@@ -113,7 +113,8 @@ class Session:
         first = self.agent.resident
         end = time.monotonic() + seconds
         watching = repeating(self.watcher.sample, PAUSE_BETWEEN_SAMPLES)
-        with watching, repeating(self.traffic.try_some, REST), repeating(self._change):
+        with ExitStack() as stack, repeating(self.traffic.try_some, REST), repeating(self._change):
+            self._lab.node.call(stack.enter_context, watching)  # its thread asks from the node's namespace
             for number, names in enumerate(drawn(self._seed, only)):
                 if time.monotonic() >= end:
                     break
