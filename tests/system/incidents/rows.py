@@ -468,6 +468,7 @@ SERVICES = [
         never=NOWHERE,
     ),
     Incident("annotation is misspelt", LIST, ("NFT211",), (noted(web(), algoritm="random"), PODS)),
+    Incident("annotation is misspelt, by explain", HTTP, ("NFT211",), (noted(web(), algoritm="random"), PODS)),
     Incident(
         "Service is too large, by its address",
         HTTP,
