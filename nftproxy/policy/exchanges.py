@@ -6,7 +6,6 @@ after the other, and most Services of a group port by port.
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
 
 import msgspec
@@ -36,7 +35,7 @@ def _changes_by_ports(settings: Settings, versions: Sequence[Versions]) -> bool:
     """Whether Services that may exchange fronts change port by port: a single Service, or all keep their fronts."""
     if len(versions) > 1 and any(old is None or new is None for old, new in versions):
         return False
-    return all(old is None or new is None or old is new or _keeps_fronts(settings, old, new) for old, new in versions)
+    return all(old is None or new is None or _keeps_fronts(settings, old, new) for old, new in versions)
 
 
 def _keeps_fronts(settings: Settings, old: Service, new: Service) -> bool:
@@ -67,9 +66,9 @@ def exchanging(changes: Mapping[ObjectKey, Versions], node_addresses: Collection
     for key, versions in changes.items():
         for place in (place for each in versions if each for place in _places(each, node_addresses)):
             parents[root(key)] = root(first_at.setdefault(place, key))
-    groups = defaultdict[ObjectKey, list[ObjectKey]](list)
+    groups: dict[ObjectKey, list[ObjectKey]] = {}
     for key in changes:
-        groups[root(key)].append(key)
+        groups.setdefault(root(key), []).append(key)
     return list(groups.values())
 
 

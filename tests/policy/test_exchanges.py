@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from nftproxy.model.addresses import Address
-from nftproxy.model.objects import Service
+from nftproxy.model.objects import ObjectKey, Service, TrafficDistribution
 from nftproxy.policy.exchanges import Versions, exchanging, inseparable
 from tests.support.factories import key, service, settings
 
@@ -23,10 +25,17 @@ WEB = service("shop/web", cluster_ips=["10.96.0.10"], ports=["80:30080"], extern
         (service("shop/other", cluster_ips=["10.96.0.11"], ports=["81:30080"]), True),
         (service("shop/other", cluster_ips=["10.96.0.11"], ports=["30080"], external_ips=["192.168.0.2"]), True),
         (service("shop/other", cluster_ips=["10.96.0.11"], ports=["80"], external_ips=["192.168.0.2"]), False),
+        (service("shop/other", cluster_ips=["10.96.0.11"], ports=["80:30081", "http:81:30080"]), True),
+        (service("shop/other", cluster_ips=["10.96.0.11"], ports=["80:30080/udp"]), False),
+        (service("shop/other", cluster_ips=["10.96.0.11"], health_check_node_port=30080), True),
+        (service("shop/other", cluster_ips=["10.96.0.11"], health_check_node_port=30081), False),
     ],
 )
 def test_services_with_a_place_in_common_are_a_group(other: Service, together: bool) -> None:
-    """A place is an address, or a node port, which an external address of the node has too.  Either version counts."""
+    """A place is an address, or a node port, which an external address of the node and health checks have too.
+
+    Either version counts.
+    """
     keys = [WEB.key, other.key]
     for versions in ((None, WEB), (WEB, None)):
         found = exchanging({WEB.key: versions, other.key: (None, other)}, NODE_ADDRESSES)
@@ -66,3 +75,40 @@ def test_services_that_keep_their_fronts_change_in_turn(versions: list[Versions]
     changes = {each.key: (old, new) for old, new in versions if (each := new or old)}
     keys = list(changes)
     assert inseparable(settings(), changes, NODE_ADDRESSES) == ([keys] if together else [])
+
+
+DENYING = {"denied-source-ranges": "192.0.2.0/24"}
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "keeps"),
+    [
+        ({}, {"labels": (("app", "web"),)}, True),
+        ({}, {"faults": ("NFT211: metadata.annotations[nftproxy.dev/new]: is not known",)}, True),
+        ({}, {"proxied_ips": (Address("203.0.113.7"),)}, True),
+        ({}, {"affinity_timeout": 60}, True),
+        ({}, {"traffic_distribution": TrafficDistribution.PREFER_SAME_ZONE}, True),
+        ({}, {"annotations": {"algorithm": "round-robin"}}, True),
+        ({}, {"annotations": DENYING}, False),
+        ({"annotations": DENYING}, {}, False),
+        ({"annotations": DENYING}, {"annotations": DENYING}, True),
+        ({}, {"source_ranges": ["192.0.2.0/24"]}, False),
+        ({}, {"cluster_ips": ["10.96.0.11"]}, False),
+        ({}, {"ports": ["80:30081"]}, False),
+    ],
+)
+def test_a_service_that_keeps_its_fronts_changes_port_by_port(
+    old: dict[str, Any], new: dict[str, Any], keeps: bool
+) -> None:
+    """A Service changes at once if its fronts differ, or the source ranges, which a block of one port has for all."""
+    changes = {WEB.key: (service(**old), service(**new))}
+    assert inseparable(settings(), changes, NODE_ADDRESSES) == ([] if keeps else [[WEB.key]])
+
+
+def test_services_with_nothing_in_common_are_judged_apart() -> None:
+    """Services that come change in turn if they have no place in common, beside others that must change at once."""
+    others = [service(f"shop/{name}", cluster_ips=["10.96.0.11"]) for name in ("one", "two")]
+    changes: dict[ObjectKey, Versions] = {each.key: (None, each) for each in (WEB, *others)}
+    assert inseparable(settings(), changes, NODE_ADDRESSES) == [[each.key for each in others]]
+    alone = {each.key: (None, each) for each in (WEB, others[0])}
+    assert inseparable(settings(), alone, NODE_ADDRESSES) == []
