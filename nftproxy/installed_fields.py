@@ -10,9 +10,9 @@ from nftproxy.extensions.failover.fields import DEFAULT_FAILOVER
 from nftproxy.extensions.fast_path.fields import CONNECTIONS, INTERFACES
 from nftproxy.extensions.least_connections.fields import DEFAULT_BALANCING
 from nftproxy.extensions.masquerade_address.fields import MASQUERADE_ADDRESS
-from nftproxy.model.config_fields import joined_fields
+from nftproxy.model.annotations import joined
 
-FIELDS = joined_fields(
+FIELDS = joined(
     (
         DEFAULT_ALGORITHM,
         DEFAULT_BALANCING,

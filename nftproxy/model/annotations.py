@@ -14,7 +14,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
-from typing import Any, Generic, NamedTuple, TypeVar, cast
+from typing import Any, Generic, NamedTuple, Self, TypeVar, cast
+from typing import Protocol as Interface
 
 import msgspec
 
@@ -93,20 +94,36 @@ class Option(Generic[T_co]):
         """The name with the prefix."""
         return PREFIX + self.name
 
+    def and_of(self, other: Option[Any]) -> Option[T_co]:
+        """Return the option that also has the words of an option with the same name."""
+        assert isinstance(self.form, Word)
+        assert isinstance(other.form, Word)
+        return replace(self, form=self.form.and_of(other.form))
 
-def joined(options: Iterable[Option[Any]]) -> tuple[Option[Any], ...]:
-    """Return the options.  Options with the same name become one option, which has the words of all of them.
 
-    Each of these options is a key of its value.  An extension ignores words that other extensions declare.
+class Declared(Interface):
+    """An annotation, or a field of the configuration, as an extension declares it."""
+
+    @property
+    def name(self) -> str:
+        """The name, which declarations of several extensions may share."""
+
+    def and_of(self, other: Self) -> Self:
+        """Return the declaration that also has the words of a declaration with the same name."""
+
+
+D = TypeVar("D", bound=Declared)
+
+
+def joined(declared: Iterable[D]) -> tuple[D, ...]:
+    """Return the declarations.  Declarations with the same name become one, which has the words of all of them.
+
+    Each of these declarations is a key of its value.  An extension ignores words that other extensions declare.
     """
-    found: dict[str, Option[Any]] = {}
-    for option in options:
-        first = found.get(option.name)
-        if first is not None:
-            assert isinstance(first.form, Word)
-            assert isinstance(option.form, Word)
-            option = replace(first, form=first.form.and_of(option.form))
-        found[option.name] = option
+    found: dict[str, D] = {}
+    for each in declared:
+        first = found.get(each.name)
+        found[each.name] = each if first is None else first.and_of(each)
     return tuple(found.values())
 
 

@@ -7,7 +7,7 @@ the flags (config/flags.py), follow these declarations.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any, Generic, NamedTuple, TypeVar, cast
@@ -81,23 +81,11 @@ class ConfigField(Generic[T_co]):
         unknown = Replacement(cast("Enum", self.default), f"nftproxy doesn't know this {kind}")
         return self.instead_of.values.get(text, unknown)
 
-
-def joined_fields(fields: Iterable[ConfigField[Any]]) -> tuple[ConfigField[Any], ...]:
-    """Return the fields.  Fields with the same name become one, which has the words and replacements of all of them.
-
-    Each of these fields is a key of its value (`annotations.joined`).
-    """
-    found: dict[str, ConfigField[Any]] = {}
-    for field in fields:
-        first = found.get(field.name)
-        found[field.name] = _both(first, field) if first is not None else field
-    return tuple(found.values())
-
-
-def _both(first: ConfigField[Any], second: ConfigField[Any]) -> ConfigField[Any]:
-    assert isinstance(first.form, Word)
-    assert isinstance(second.form, Word)
-    instead_of = first.instead_of
-    if instead_of and second.instead_of:
-        instead_of = instead_of._replace(values={**second.instead_of.values, **instead_of.values})
-    return replace(first, form=first.form.and_of(second.form), instead_of=instead_of)
+    def and_of(self, other: ConfigField[Any]) -> ConfigField[T_co]:
+        """Return the field that also has the words and replacements of a field with the same name."""
+        assert isinstance(self.form, Word)
+        assert isinstance(other.form, Word)
+        instead_of = self.instead_of
+        if instead_of and other.instead_of:
+            instead_of = instead_of._replace(values={**other.instead_of.values, **instead_of.values})
+        return replace(self, form=self.form.and_of(other.form), instead_of=instead_of)

@@ -6,7 +6,7 @@ from enum import Enum
 
 from nftproxy.model.annotations import Option, Options, Word, joined
 from nftproxy.model.codes import Code
-from nftproxy.model.config_fields import ConfigField, InsteadOf, Replacement, joined_fields
+from nftproxy.model.config_fields import ConfigField, InsteadOf, Replacement
 from nftproxy.model.settings import Config
 
 
@@ -49,7 +49,7 @@ def test_options_of_one_name_are_an_option_with_the_words_of_all() -> None:
 def test_fields_of_one_name_are_a_field_with_the_words_and_replacements_of_all() -> None:
     """A text that no extension knows becomes the default, with the reason."""
     warm, cold = field(Warm, rr=Warm.RED), field(Cold, lc=Cold.BLUE)
-    (both,) = joined_fields([warm, cold])
+    (both,) = joined([warm, cold])
     assert both.form == Word((Warm.NONE, Warm.RED, Cold.BLUE))
     config = Config().having({both: Cold.BLUE})
     assert config[warm] is Cold.BLUE
