@@ -122,7 +122,7 @@ class Cluster:
             "".join(review(pipeline, manifests.problems, manifests.ignored)),
             tuple(
                 Conflict(str(lost.denial.code), lost.service_port, lost.what, lost.why(pipeline.state.claims))
-                for lost in pipeline.all_losses()
+                for lost in pipeline.losses.all()
             ),
             {str(key): excess.reason for key, excess in sorted(pipeline.state.excessive.items())},
             tuple(manifests.problems),

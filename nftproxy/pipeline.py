@@ -9,7 +9,7 @@ only the difference is sent.  The same objects give the same generations, in any
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 from nftproxy.model.addresses import Family
 from nftproxy.model.events import Event
@@ -23,9 +23,8 @@ from nftproxy.policy.exchanges import Versions, inseparable
 from nftproxy.policy.extension import Change, Settings
 from nftproxy.policy.facts import TableFacts
 from nftproxy.policy.flows import LASTING, Flows
-from nftproxy.policy.fronts import LostClaim
 from nftproxy.policy.health_checks import HealthChecks
-from nftproxy.policy.restrictions import lost_claims
+from nftproxy.policy.losses import Losses
 from nftproxy.policy.skeleton import compile_table
 from nftproxy.policy.state import ClusterState, Invalidation
 from nftproxy.rules.pieces import pieces_of
@@ -79,19 +78,11 @@ MOST_CACHED = 16
 evict the first."""
 
 
-class JudgedClaims(NamedTuple):
-    """The Services whose claims were judged, or that went, and the claims that they newly lose, Service by Service."""
-
-    services: set[ObjectKey]
-    losses: list[LostClaim]
-
-
 class Pipeline:
     """Turns events in the cluster into transactions for the kernel, for the families given.
 
     Attributes:
-        losses: the claims that Services don't get, by Service.
-        judged: the claims that were judged since the last `pop_judged`.
+        losses: the claims that Services don't get.
         flows: the flows of UDP and SCTP, and the unanswered flows, that must be forgotten.
         health_checks: the answers of health-check node ports.
         views: the views of extensions, by the extension's name.
@@ -141,9 +132,8 @@ class Pipeline:
         self.asked = {each.name for each in settings.everywhere}
         self._still_asked = self.asked
         """`asked` at the end of the change under way: a view follows a change also if nothing asks for it any more."""
-        self.losses: dict[ObjectKey, list[LostClaim]] = {}
+        self.losses = Losses(settings, families)
         self.withheld: dict[Family, dict[ObjectKey, str]] = {family: {} for family in self.generations}
-        self.judged = JudgedClaims(set(), [])
         self._updated: set[ObjectKey] = set()
         self._savepoint: Savepoint | None = None
         self._invalid = Invalidation(table=True)
@@ -374,16 +364,6 @@ class Pipeline:
         """The Services that have no rules in some family, as they exceed a limit or the kernel refuses them."""
         return self.state.excessive.keys() | set().union(*self.withheld.values())
 
-    def all_losses(self) -> Iterator[LostClaim]:
-        """The claims that Services don't get, in the order of the Services."""
-        for key in sorted(self.losses):
-            yield from self.losses[key]
-
-    def pop_judged(self) -> JudgedClaims:
-        """The claims that were judged since the last call.  Each loss is returned once."""
-        judged, self.judged = self.judged, JudgedClaims(set(), [])
-        return judged
-
     def _recompile(self, services: Iterable[ObjectKey]) -> dict[Family, Transaction]:
         self._invalid.services.update(services)
         return finish(self.ingest_in_steps(()))
@@ -584,7 +564,7 @@ class Pipeline:
         claiming = [key for key in services if invalid.everything or key in invalid.services]
         for key in claiming:
             self._record_compiled(key)
-            self._record_losses(key)
+            self.losses.refresh(self.state, key)
         if followed := services if claiming else [key for key in services if key in self._followed]:
             self.flows.refresh(self.state, followed)
             self.health_checks.refresh(self.state, followed, self.withheld)
@@ -668,17 +648,6 @@ class Pipeline:
 
     def _table_facts(self, family: Family) -> TableFacts:
         return compile_table(self.state, self.settings, family)
-
-    def _record_losses(self, key: ObjectKey) -> None:
-        """Note the claims that a Service doesn't get.  A node port that is lost in both families counts once."""
-        known = set(self.losses.pop(key, ()))
-        self.judged.services.add(key)
-        service = self.state.services.get(key)
-        if service is not None:
-            lost = [lost for each in self.generations for lost in lost_claims(self.state, self.settings, each, service)]
-            if lost:
-                self.losses[key] = list(dict.fromkeys(lost))
-                self.judged.losses.extend(each for each in self.losses[key] if each not in known)
 
     def _owners(self, key: ObjectKey) -> list[PortKey]:
         """The owners of the blocks that a Service has had since it was last compiled."""

@@ -277,19 +277,6 @@ def test_a_first_load_is_not_cached() -> None:
     assert len(made.choices.entries) == 1
 
 
-def test_a_loss_is_reported_once() -> None:
-    """A loss is reported when it happens, and not again until the Service has had the front again."""
-    losers = [service(f"shop/z{i}", cluster_ips=[f"10.96.0.{20 + i}"], ports=["http:80:30080"]) for i in range(2)]
-    made = pipeline(service(ports=["http:80:30080"]), *losers)
-    assert {lost.service for lost in made.pop_judged().losses} == {each.key for each in losers}
-    assert made.pop_judged().losses == []
-    made.ingest([Put(slice_of("shop/z1"))])
-    assert made.pop_judged().losses == []
-    made.ingest([Removed(Service, key("shop/web"))])
-    made.ingest([Put(service(ports=["http:80:30080"]))])
-    assert [lost.service for lost in made.pop_judged().losses] == [key("shop/z0")]
-
-
 def test_much_work_is_done_in_steps() -> None:
     """Other tasks run after each step, no change shows before the end, and the result is the same as without steps."""
     many = [
@@ -553,7 +540,7 @@ def test_what_is_loaded_in_pieces_is_what_is_loaded_at_once(settings: Settings, 
         assert ledger.held(family) == at_once.held(family)
         assert ledger.declared(family) == at_once.declared(family)
         assert made.generations[family].blocks == whole.generations[family].blocks
-    assert list(made.all_losses()) == list(whole.all_losses())
+    assert list(made.losses.all()) == list(whole.losses.all())
     assert made.health_checks.by_port == whole.health_checks.by_port
     assert made.flows.pop_due() == whole.flows.pop_due()
     for event in (Put(service("shop/new", cluster_ips=["10.96.7.7"])), Put(slice_of("shop/new", ["10.1.0.9"]))):
@@ -771,18 +758,7 @@ def test_nothing_is_kept_of_what_has_gone() -> None:
     made = pipeline(service("shop/older"), service(created=1, ports=["a:80", "b:81", "c:82"]))
     made.ingest([Removed(Service, key("shop/older")), Removed(Service, key("shop/web"))])
     assert owners(made) == []
-    assert (made.losses, made._compiled) == ({}, {})
-
-
-def test_losses_are_listed_while_they_last() -> None:
-    """Each loss of a Service is listed for each family, a node port once, until the winner goes."""
-    both = ["10.96.0.10", "fd00:96::10"]
-    older = service("shop/older", cluster_ips=both, ports=["80:30080"])
-    made = pipeline(older, service(cluster_ips=both, created=1, ports=["80:30080"]))
-    (losses,) = made.losses.values()
-    assert [each.what for each in losses] == ["10.96.0.10:80/TCP", "node:30080/TCP", "[fd00:96::10]:80/TCP"]
-    made.ingest([Put(service("shop/older", cluster_ips=["10.96.0.20"]))])
-    assert made.losses == {}
+    assert (made.losses.by_service, made._compiled) == ({}, {})
 
 
 def test_services_of_one_batch_are_written_in_the_order_of_their_names() -> None:

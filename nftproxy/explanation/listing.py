@@ -44,7 +44,7 @@ def notes(pipeline: Pipeline, problems: Sequence[Problem], ignored: Sequence[Ign
     """Facts that the rules don't show, a line each."""
     yield from (f"skipped: {item.object}: {item.reason}" for item in ignored)
     yield from (f"bad input: {problem.coded}" for problem in problems)
-    for lost in pipeline.all_losses():
+    for lost in pipeline.losses.all():
         why = lost.why(pipeline.state.claims)
         yield f"conflict: {lost.denial.code}: {lost.service_port} does not get {lost.what}: {why}"
     for key, excess in sorted(pipeline.state.excessive.items()):

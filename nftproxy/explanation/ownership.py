@@ -136,7 +136,7 @@ def losers_at(pipeline: Pipeline, spot: ToAddress) -> Iterator[Loser]:
     claims = {spot.claim}
     if serves_node_ports(pipeline, spot.address) or spot.address in LOCALHOST.values():
         claims.add(spot.node_claim)
-    for lost in pipeline.all_losses():
+    for lost in pipeline.losses.all():
         if lost.claim in claims and lost.denial is not Denial.CLOSED:
             yield Loser(owner(lost.service, lost.port_name), lost.why(pipeline.state.claims), lost.denial.code)
 

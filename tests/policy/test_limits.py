@@ -75,7 +75,7 @@ def test_a_service_beyond_a_limit_claims_nothing_and_has_no_rules() -> None:
     made = pipeline(big, younger, slice_of())
     assert {owner.service for owner in made.generations[IPV4].blocks if hasattr(owner, "service")} == {younger.key}
     assert "203.0.0.9 . tcp . 1" in elements(made, IPV4, "services")
-    assert made.losses == {}
+    assert made.losses.by_service == {}
     (note,) = notes(made, (), ())
     assert note == "quarantined: NFT307: shop/web: its addresses and ports come to 10100 fronts, and 10000 are allowed"
     made.ingest([Put(small)])

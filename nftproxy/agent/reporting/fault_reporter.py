@@ -47,6 +47,7 @@ class FaultReporter:
     def __init__(self, pipeline: Pipeline, events: EventRecorder, reporter: SyncReporter) -> None:
         self.other_proxies: Traces = {}
         self._pipeline = pipeline
+        self._losses = pipeline.losses
         self._node = pipeline.state.node.name
         self._events = events
         self._metrics = reporter.metrics
@@ -60,8 +61,8 @@ class FaultReporter:
 
     def report_services(self) -> None:
         """Report the Services that the pipeline serves in part or not at all.  Call this after each commit."""
-        if self._pipeline.judged.services:  # not by a change of endpoints
-            judged = self._pipeline.pop_judged()
+        if self._losses.judged.services:  # not by a change of endpoints
+            judged = self._losses.pop_judged()
             self._report_losses(judged.losses)
             self._report_ended_losses(judged.services)
         for family, withheld in self._pipeline.withheld.items():
@@ -160,7 +161,7 @@ class FaultReporter:
 
     def _report_ended_losses(self, judged: Set[ObjectKey]) -> None:
         """Log the conflicts that have ended, and those in which the address has passed to another Service."""
-        claims, losses = self._pipeline.state.claims, self._pipeline.losses
+        claims, losses = self._pipeline.state.claims, self._losses.by_service
         concerned = judged | self._holders.losers_to(judged)
         lost = {key: losses[key][0] for key in concerned if key in losses}
         now = {key: claims.holder(each.claim, each.denial) for key, each in lost.items()}

@@ -44,5 +44,5 @@ def measure(
             metrics.set("nftproxy_forwarding", sysctls[FORWARDING[family]], family)
     metrics.set("nftproxy_log_lines_dropped_total", dropped_lines())
     metrics.set_each("nftproxy_warnings_total", code_filter.counts())
-    metrics.set("nftproxy_conflicts", sum(map(len, pipeline.losses.values())))
+    metrics.set("nftproxy_conflicts", sum(map(len, pipeline.losses.by_service.values())))
     metrics.set("nftproxy_services_quarantined", len(pipeline.quarantined))

@@ -67,7 +67,7 @@ def conflicts(pipeline: Pipeline, scope: ListingScope) -> Iterator[ListingRow | 
     """Yield a row for each address and port that a Service claims and doesn't get."""
     claims = pipeline.state.claims
     for service in _services(pipeline, scope):
-        for lost in pipeline.losses.get(service.key, ()) if service else ():
+        for lost in pipeline.losses.by_service.get(service.key, ()) if service else ():
             holder = claims.holder(lost.claim, lost.denial)
             key = lost.service
             why = lost.why(claims)
@@ -117,7 +117,7 @@ def _quarantines(pipeline: Pipeline, service: ObjectKey) -> Iterator[tuple[str, 
 
 def _service_row(pipeline: Pipeline, service: Service) -> ServiceRow:
     quarantines = [f"{family}: {why}" if family else why for family, why in _quarantines(pipeline, service.key)]
-    losses = pipeline.losses.get(service.key, ())
+    losses = pipeline.losses.by_service.get(service.key, ())
     lost = [f"it does not get {each.what}: {each.why(pipeline.state.claims)}" for each in losses]
     lost += filter(None, [_why_unchecked(pipeline, service)])
     judged = list(_judged_ports(pipeline, service))

@@ -316,7 +316,7 @@ def _agent_state(known: QueryContext, affinity: Iterable[AffinityMap], earlier: 
         caveat=known.reporter.caveat(status.now),
         knows_cluster=known.reporter.knows_cluster,
         services=len(pipeline.state.given),
-        conflicts=sum(map(len, pipeline.losses.values())),
+        conflicts=sum(map(len, pipeline.losses.by_service.values())),
         quarantined=len(pipeline.quarantined),
         families=tuple(
             _family_state(known, status, family, waiting.get(family, 0.0), earlier.get(family)) for family in Family

@@ -289,7 +289,7 @@ def test_two_services_that_contend_cost_the_api_little(tmp_path: Path) -> None:
     for turn in range(20):
         first, second = (service(name, created=age, ports=ports) for name, age in zip(RIVALS, ages(turn), strict=True))
         made.ingest([Put(first), Put(second)])
-        rounds.append([occurrences.conflict(lost) for lost in made.pop_judged().losses])
+        rounds.append([occurrences.conflict(lost) for lost in made.losses.pop_judged().losses])
     assert sum(map(len, rounds)) >= 20 * 100
     with ApiServer() as server, reaching(server, tmp_path) as tell:
         server.put(*(objects.service(namespace=name.partition("/")[0]) for name in RIVALS))

@@ -152,7 +152,7 @@ def test_lists_of_a_shared_cluster_ip_close() -> None:
         found = memberships(made, family)
         assert found["denied"] == {f"{address} . {everybody}"}
         assert {row.partition(" : ")[2] for row in found["denying"]} == {address}
-    assert {(str(lost.service), lost.denial) for lost in made.all_losses()} == {("shop/b", Denial.CLOSED)}
+    assert {(str(lost.service), lost.denial) for lost in made.losses.all()} == {("shop/b", Denial.CLOSED)}
 
 
 def test_the_younger_service_with_a_shared_cluster_ip_keeps_its_limits() -> None:

@@ -190,7 +190,7 @@ def test_a_service_that_shares_its_cluster_ip_admits_nobody() -> None:
     assert lost_claims(made.state, made.settings, IPV4, older) == []
     made.ingest([Removed(Service, older.key)])
     assert elements(made, IPV4, "guarded") == {"203.0.113.8 . tcp . 2": "10.96.0.10"}
-    assert made.losses == {}
+    assert made.losses.by_service == {}
 
 
 def test_a_range_with_the_nodes_address_admits_every_load_balancer_ip() -> None:

@@ -41,7 +41,7 @@ class Followed:
 
 def assert_alike(one: Followed, other: Followed) -> None:
     """Assert that two hold the same, less unused declarations, and that each holds the elements of its generation."""
-    assert one.pipeline.losses == other.pipeline.losses
+    assert one.pipeline.losses.by_service == other.pipeline.losses.by_service
     assert one.pipeline.health_checks.by_port == other.pipeline.health_checks.by_port
     for family in Family:
         used = [made.pipeline.generations[family].used_declarations() for made in (one, other)]

@@ -243,7 +243,7 @@ class Following(RuleBasedStateMachine):
             assert found.rest == self._rest[family]
             self._tally.count("elements compared", len(elements))
             self._tally.count("declarations compared", len(found.declared))
-        assert self._made.losses == whole.losses
+        assert self._made.losses.by_service == whole.losses.by_service
 
     def _whole(self) -> Pipeline:
         """A pipeline that has seen only the present objects."""
