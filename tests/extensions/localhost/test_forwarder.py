@@ -22,6 +22,7 @@ from nftproxy.extensions.localhost.agent.forwarder import CannotForward, Forward
 from nftproxy.extensions.localhost.forwardings import Forwarding
 from nftproxy.model.addresses import LOCALHOST, Address, Family
 from nftproxy.model.objects import Place
+from nftproxy.trace.links import add_addresses
 from tests.support.factories import IPV4, IPV6, key
 from tests.support.metrics import all_metrics
 from tests.support.waiting import until
@@ -68,8 +69,8 @@ def in_a_namespace(
         def run() -> None:
             with Namespace("localhost") as namespace:
                 namespace.sysctl({"ipv6/conf/lo/disable_ipv6": "0" if has_ipv6 else "1"})
-                namespace.ip("link set lo up", *(f"addr add {pod}/32 dev lo" for pod in PODS[IPV4]))
-                namespace.ip(*(f"addr add {pod}/128 dev lo nodad" for pod in PODS[IPV6] if has_ipv6))
+                namespace.ip("link set lo up")
+                add_addresses(namespace, "lo", *PODS[IPV4], *(PODS[IPV6] if has_ipv6 else ()))
                 namespace.call(lambda: asyncio.run(limited(namespace)))
 
         run.__doc__ = test.__doc__
