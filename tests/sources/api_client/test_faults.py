@@ -21,6 +21,7 @@ from nftproxy.sources.api_connection import Timeouts
 from nftproxy.sources.failure_texts import failure_text
 from tests.sources.api_client.following import BRIEF, RESOURCES, change, following, reach, service
 from tests.support.selection import every
+from tests.support.waiting import PATIENCE
 
 # ---- faults --------------------------------------------------------------------------------------------------------
 
@@ -196,30 +197,37 @@ def strike(action: faults.Action, verb: str) -> Callable[[ApiServer], None]:
     return lambda server: server.faults.add(faults.Fault(action, verb=verb, count=None))
 
 
-HARM: dict[str, tuple[Callable[[ApiServer], object], str]] = {
-    "refused": (ApiServer.stop, "no connection to {host}: Connection refused"),
-    "hanging": (hang, "no connection to {host} within 0.5 s"),
-    "reset": (strike(faults.Reset(), "list"), "the connection to {host} broke: Connection reset by peer"),
-    "silent list": (strike(faults.BlackHole(), "list"), "no data from {host} for 0.3 s"),
+FOR_LONG = Timeouts(connect=PATIENCE)
+"""Only a fault ends a request.  The log doesn't have a second reason soon after the first."""
+HARM: dict[str, tuple[Callable[[ApiServer], object], Timeouts, str]] = {
+    "refused": (ApiServer.stop, FOR_LONG, "no connection to {host}: Connection refused"),
+    "hanging": (hang, Timeouts(connect=0.5), "no connection to {host} within 0.5 s"),
+    "reset": (strike(faults.Reset(), "list"), FOR_LONG, "the connection to {host} broke: Connection reset by peer"),
+    "silent list": (
+        strike(faults.BlackHole(), "list"),
+        Timeouts(connect=PATIENCE, answer=0.3),
+        "no data from {host} for 0.3 s",
+    ),
     # the file and its time follow
-    "unauthorized": (strike(faults.Respond(401), "list"), "401 Unauthorized: 'a fault on demand': /"),
-    "forbidden": (strike(faults.Respond(403), "watch"), "403 Forbidden: 'a fault on demand'"),
+    "unauthorized": (strike(faults.Respond(401), "list"), FOR_LONG, "401 Unauthorized: 'a fault on demand': /"),
+    "forbidden": (strike(faults.Respond(403), "watch"), FOR_LONG, "403 Forbidden: 'a fault on demand'"),
 }
 
 
-@pytest.mark.parametrize(("harm", "words"), HARM.values(), ids=HARM.keys())
+@pytest.mark.parametrize(("harm", "patience", "words"), HARM.values(), ids=HARM.keys())
 async def test_failures_in_words(
     server: ApiServer,
     tmp_path: Path,
     caplog: pytest.LogCaptureFixture,
     harm: Callable[[ApiServer], object],
+    patience: Timeouts,
     words: str,
 ) -> None:
     """The log names the server, the fault of its answer, and how long the agent has waited for it."""
     caplog.set_level(logging.INFO, logger="nftproxy")
     harmed = harm(server)
     expected = f"services: {words.format(host=f'127.0.0.1:{server.port}')}"
-    async with following(server, reach(server, tmp_path, patience=BRIEF), [RESOURCES[2]]) as seen:
+    async with following(server, reach(server, tmp_path, patience=patience), [RESOURCES[2]]) as seen:
         await seen.until(lambda: any(expected in line and "; trying again in" in line for line in caplog.messages))
         if isinstance(harmed, contextlib.ExitStack):
             harmed.close()
