@@ -14,11 +14,10 @@ from nftproxy.model.errors import BadInput
 from nftproxy.sources import config_file
 from nftproxy.sources.config_file import HANDED_OVER, ConfigFile
 from tests.support.config_map import ConfigMap
+from tests.support.waiting import PATIENCE
 
 HEAD = "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\n"
 OLD, NEW = f"{HEAD}oomScoreAdj: 1\n", f"{HEAD}oomScoreAdj: 2\n"
-PATIENCE = 20.0
-"""Seconds to wait for a notice that takes a tenth of a second."""
 QUIET = 0.5
 """Seconds in which nothing must be noticed: longer than noticing takes, and more only finds more."""
 

@@ -9,11 +9,12 @@ from nftproxy.model.addresses import Address
 from nftproxy.model.events import ApiServers, Event, Put
 from nftproxy.model.objects import Place
 from nftproxy.sources.server_addresses import MAX_PEERS, ServerAddresses
+from tests.support.waiting import PATIENCE
 
 
 async def next_places(batches: AsyncIterator[list[Event]]) -> set[tuple[str, int]]:
     """The places in the next batch, which is a single event."""
-    (event,) = await asyncio.wait_for(anext(batches), 10)
+    (event,) = await asyncio.wait_for(anext(batches), PATIENCE)
     assert isinstance(event, Put)
     assert isinstance(event.object, ApiServers)
     return set(event.object.places)

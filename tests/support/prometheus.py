@@ -127,7 +127,7 @@ class Prometheus(KilledAtEnd):
 
         def get() -> Any:
             try:
-                with urllib.request.urlopen(url, timeout=5) as answer:
+                with urllib.request.urlopen(url, timeout=PATIENCE) as answer:
                     return json.load(answer)["data"]
             except OSError:
                 return {}

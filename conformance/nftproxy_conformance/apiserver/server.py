@@ -23,7 +23,7 @@ from nftproxy_conformance.apiserver.settings import Settings
 from nftproxy_conformance.apiserver.store import Store
 from nftproxy_conformance.apiserver.watches import Watch
 
-PATIENCE = 10.0
+PATIENCE = 60.0
 """The default timeout in seconds for events that should come within a second."""
 
 

@@ -37,7 +37,7 @@ SO_MEMINFO, SK_MEMINFO_DROPS = 55, 8  # asm-generic/socket.h, linux/sock_diag.h:
 SO_RCVBUFFORCE = 33  # asm-generic/socket.h: as SO_RCVBUF, not limited by net.core.rmem_max
 RECEIVE_BUFFER = 8 << 20  # bytes: a small frame takes up to 1 KiB, and a batch has BATCH frames
 BATCH = 256  # connections at a time: the backlog has room for 1,000 frames (net.core.netdev_max_backlog)
-PATIENCE = 5.0  # seconds to wait for a marker, which takes microseconds unless the machine stalls
+PATIENCE = 60.0  # seconds to wait for a marker, which takes microseconds unless the machine stalls
 
 LOOPBACK_MAC = bytes(6)
 

@@ -17,11 +17,11 @@ from nftproxy.agent.lifecycle import startup_taint
 from nftproxy.agent.lifecycle.startup_taint import StartupTaint
 from nftproxy.sources.api_client import ApiClient
 from tests.support import objects
+from tests.support.waiting import PATIENCE
 
 KEY = "nftproxy.dev/not-ready"
 OURS = {"key": KEY, "effect": "NoSchedule"}
 THEIRS = {"key": "example.org/maintenance", "effect": "NoExecute"}
-PATIENCE = 30.0
 
 
 def node(*taints: dict[str, Any]) -> dict[str, Any]:

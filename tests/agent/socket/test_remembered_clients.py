@@ -14,8 +14,7 @@ from nftproxy.agent.socket.remembered_clients import clients
 from nftproxy.kernel.nfnetlink import elements
 from nftproxy.kernel.nfnetlink.elements import ListedElement
 from tests.support.factories import IPV4, pipeline
-
-PATIENCE = 30.0
+from tests.support.waiting import PATIENCE
 
 
 def test_a_listing_that_is_cut_off_ends_in_good_order(monkeypatch: pytest.MonkeyPatch) -> None:

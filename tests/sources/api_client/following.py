@@ -44,7 +44,7 @@ BOOKMARKS = 0.1
 """Seconds between bookmarks: some of them fit into the time in which a watch must not be silent."""
 FUTURE_WAIT = 0.1
 """Seconds for which the server waits for a version that is yet to come."""
-SOON = 30.0
+SOON = PATIENCE
 """Seconds within which the state must be right again.  Most often it is within a tenth of a second."""
 
 Object = dict[str, Any]

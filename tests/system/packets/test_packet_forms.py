@@ -12,8 +12,8 @@ from nftproxy_conformance.lab.pods import RealHost
 from nftproxy.model.addresses import Family
 from tests.support.cluster import FRONTS, IP, IP6, Ip, exposed_service
 from tests.support.factories import pipeline, slice_of
+from tests.support.waiting import PATIENCE
 
-PATIENCE = 30.0
 LARGE = 4_000
 """Bytes of a datagram in three fragments."""
 
