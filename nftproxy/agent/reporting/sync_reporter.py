@@ -186,7 +186,7 @@ class SyncReporter:
         self.metrics.set("nftproxy_healthy", status.is_ready, "healthz")
         self.metrics.set("nftproxy_healthy", status.is_alive, "livez")
         self.metrics.set_each("nftproxy_faults", Counter(each.partition(":")[0] for each in status.warnings))
-        waiting = (*self.waiting().values(), self._postponed.seconds(status.now.steady))
+        waiting = (*self.waiting(status.now).values(), self._postponed.seconds(status.now.steady))
         self.metrics.set("nftproxy_oldest_change_age_seconds", max(waiting))
         self.metrics.set("nftproxy_services_postponed", self._postponed.services)
         ages = freshness.ages(self.activities(), status.now.steady, self._made)

@@ -6,6 +6,7 @@ They show the agent's work.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import time
 from collections.abc import Mapping
 
@@ -24,6 +25,7 @@ from nftproxy.model.objects import EndpointSlice, Node, Service
 from nftproxy.model.stages import Stage
 from nftproxy.pipeline import Pipeline
 from nftproxy.rules.transaction import Transaction
+from nftproxy.sources.api_client import ResourceActivity
 from nftproxy.sources.api_connection import RequestOutcome
 from tests.support.factories import IPV4, IPV6, host_addresses, key, node, pipeline, service, service_cidr, slice_of
 from tests.support.metrics import ADDED, all_metrics
@@ -690,6 +692,21 @@ def test_sysctls_that_go() -> None:
     made.ingest([Removed(Service, key("shop/web"))])
     del sysctls["netfilter/nf_conntrack_max"]
     assert series(metrics, *NODE) == {}
+
+
+def test_a_scrape_is_of_one_moment() -> None:
+    """A scrape takes the ages of changes and of the API's words at the same moment, however long it takes."""
+    clock = itertools.count()  # which ticks whenever it is read
+    made = SyncReporter(Health(30.0), all_metrics(), clocks=Clocks(lambda: next(clock), lambda: 5000.0))
+    activity = ResourceActivity("services")
+    made.activities = lambda: (activity,)
+    made.queued([Put(service())])
+    activity.last_heard = next(clock)
+    change, word = "nftproxy_oldest_change_age_seconds", 'nftproxy_last_word_age_seconds{resource="services"}'
+    for _ in range(3):
+        made.scrape()
+        found = series(made.metrics, change, word)
+        assert found[change] == found[word] + 1
 
 
 def test_reporting_a_round_costs_little() -> None:
