@@ -129,7 +129,7 @@ class Conversation:
     """
 
     def __init__(
-        self, namespace: Namespace, address: str, port: int, protocol: str, *, sport: int = 0, timeout: float = 2.0
+        self, namespace: Namespace, address: str, port: int, protocol: str, *, sport: int = 0, timeout: float = 60.0
     ) -> None:
         self._socket = _socket(namespace, address, protocol)
         try:

@@ -56,13 +56,13 @@ class RealHost:
         return both
 
     def talk(
-        self, address: str, port: int, protocol: str = "tcp", *, sport: int = 0, timeout: float = 2.0
+        self, address: str, port: int, protocol: str = "tcp", *, sport: int = 0, timeout: float = 60.0
     ) -> Conversation:
         """Connect with a real socket, which the caller closes.  Arguments and errors are those of Conversation."""
         return Conversation(self.namespace, address, port, protocol, sport=sport, timeout=timeout)
 
     def ask(
-        self, address: str, port: int, protocol: str = "tcp", *, sport: int = 0, timeout: float = 2.0
+        self, address: str, port: int, protocol: str = "tcp", *, sport: int = 0, timeout: float = 60.0
     ) -> EchoAnswer:
         """Connect, return the server's answer, and disconnect.
 

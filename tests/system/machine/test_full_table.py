@@ -43,7 +43,7 @@ def test_doctor_names_a_full_table() -> None:
         kept: list[Conversation] = []
         with suppress(TimeoutError):
             while len(kept) < 2 * ROOM:
-                kept.append(stack.enter_context(client.talk(VIP, 80)))
+                kept.append(stack.enter_context(client.talk(VIP, 80, timeout=2)))
         assert 0 < len(kept) <= ROOM, "one connection too many failed"
         assert {conversation.ask().name for conversation in kept[:4]} <= set(PODS)
         assert "NFT626" in node.node.call(lambda: nftproxy("doctor", *offline[:2], "--hostname-override", "node-a")).out
