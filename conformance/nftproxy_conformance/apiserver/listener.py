@@ -27,6 +27,18 @@ Handle = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
 MakeSocket = Callable[[int, int], socket.socket]
 
 
+class _Server(web.Server):
+    """Answers requests until it is over.  Then it resets connections whose TLS handshake ends late."""
+
+    is_over = False
+
+    def connection_made(self, handler: web.RequestHandler, transport: asyncio.Transport) -> None:
+        """Take a connection, after its TLS handshake."""
+        super().connection_made(handler, transport)
+        if self.is_over:
+            reset(transport)
+
+
 class Listener:
     """Listens between `start` and `stop`.
 
@@ -49,7 +61,7 @@ class Listener:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
         self._is_over = False
-        self._http: web.Server | None = None
+        self._http: _Server | None = None
         self._servers: list[asyncio.Server] = []
 
     def start(self) -> None:
@@ -104,7 +116,7 @@ class Listener:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result()
 
     async def _abandon(self) -> None:
-        """Cancel tasks for late connections, such as TLS handshakes."""
+        """Cancel what is left, such as TLS handshakes that the client doesn't go on with."""
         left = asyncio.all_tasks() - {asyncio.current_task()}
         for task in left:
             task.cancel()
@@ -113,7 +125,7 @@ class Listener:
     async def _open(self) -> None:
         if self._servers:
             return
-        self._http = web.Server(self._handle, handler_cancellation=True, access_log=None)
+        self._http = _Server(self._handle, handler_cancellation=True, access_log=None)
         loop = asyncio.get_running_loop()
         try:
             for host in self._hosts:
@@ -145,6 +157,7 @@ class Listener:
         self._servers.clear()
         if self._http is None:
             return
+        self._http.is_over = True
         for connection in self._http.connections:
             if connection.transport is not None:
                 reset(connection.transport)

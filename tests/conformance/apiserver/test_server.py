@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import socket
+import ssl
 import subprocess
 import sys
 import time
@@ -60,6 +61,26 @@ def test_a_stopped_server_refuses_connections(server: ApiServer, client: httpx.C
     server.start()
     server.start()
     assert names(listed(client)) == ["web"]
+
+
+def test_a_stopped_server_resets_a_late_handshake(guarded: ApiServer) -> None:
+    """A client that was in its TLS handshake when the server stopped gets a reset, and no answer."""
+    assert guarded.authority
+    coming, going = ssl.MemoryBIO(), ssl.MemoryBIO()
+    tls = guarded.authority.client_context().wrap_bio(coming, going, server_hostname="127.0.0.1")
+    with socket.create_connection(("127.0.0.1", guarded.port), PATIENCE) as client:
+        while True:
+            try:
+                tls.do_handshake()
+                break
+            except ssl.SSLWantReadError:
+                client.sendall(going.read())
+                coming.write(client.recv(65536))
+        guarded.stop()
+        tls.write(f"GET {SERVICES} HTTP/1.1\r\nHost: a\r\n\r\n".encode())
+        client.sendall(going.read())
+        with pytest.raises(ConnectionResetError):
+            list(iter(lambda: client.recv(65536), b""))
 
 
 def test_a_restart_may_lose_the_history(server: ApiServer, client: httpx.Client) -> None:
