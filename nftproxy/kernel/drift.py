@@ -267,13 +267,15 @@ class TableWatch:
         return reason
 
     def _own_generation(self, commit: Commit, families: frozenset[Family]) -> int | None:
-        """Return the generation that our commit made, or None if it is unknown.
+        """Return the last generation that our commit made, or None if it is unknown.
 
         Two commits to our tables at once, or one while listening was paused, mean that another program has touched our
         tables, before our commit or after it.  If other programs committed while listening was paused, they may have
         left our tables alone.  Then the periodic check decides.
         """
         if commit.is_alone:
+            if commit.count > 1:
+                self._own.update(range(commit.before + 1, commit.after))
             return commit.after
         about_us = [
             generation

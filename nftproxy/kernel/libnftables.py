@@ -42,6 +42,7 @@ from nftproxy.kernel.nfnetlink.table_view import TableView
 from nftproxy.kernel.process_resources import trim_memory
 from nftproxy.model.addresses import TABLE, Family
 from nftproxy.model.errors import NftproxyError, Refused, Unavailable
+from nftproxy.rules.pieces import parts_of_declarations
 from nftproxy.rules.ruleset import Element, Generation, NftKind
 from nftproxy.rules.transaction import Commit, Container, Installed, Transaction
 
@@ -59,7 +60,7 @@ EMPTY_RULESET = "flush ruleset\n"
 
 
 class TooLarge(Unavailable):
-    """The declarations, or the dry run, are larger than this process may send in one message, and nothing happened.
+    """A part of a transaction, or a dry run, is larger than this process may send in one message.
 
     This happens only without CAP_NET_ADMIN in the machine's first user namespace, where net.core.wmem_max is the limit:
     some 5,000 elements with the default of kernels before 6.18.
@@ -98,10 +99,9 @@ class _Session:
     def _apply_by_library(self, text: str) -> Commit:
         self._elements.invalidate()
         before = nft_queries.generation_by(self._asking)
-        commits = self.run(text) if text else 1
+        commits = self.run(text) if text else 0
         after = nft_queries.generation_by(self._asking)
-        # Several commits of ours count as their last one, unless another program's are among them.
-        return Commit(after - 1 if after == before + commits else before, after)
+        return Commit(before, after, commits if after != before else 0)  # emptying an empty set is no commit
 
     def run(self, text: str, *, is_trial: bool = False) -> int:
         """Execute a text, and return how many commits that takes.  Raises the exceptions of `_error`."""
@@ -119,6 +119,8 @@ class _Session:
         try:
             return LargeBatch(transaction, self._compile, partial(nft_queries.declaration_of, self._asking))
         except Unavailable as error:
+            if isinstance(error, TooLarge) and self.view.is_limited:
+                raise  # libnftables can't send it either
             log.debug("libnftables executes all of a large transaction: %(error)s", {"error": error})
             return None
 
@@ -209,23 +211,35 @@ class Kernel:
     def apply(self, transaction: Transaction) -> Commit:
         """Execute the transaction as a whole, and return the generations before and after it.
 
+        In a user namespace a transaction that is too large for a message goes in parts, which `Commit.count` counts.
+
         Raises:
-            Refused: nothing of it happened, or in a user namespace a part.  The error names the statement at fault.
-            TooLarge: nothing of it happened.  The machine's own root has no such limit.
+            Refused: nothing of it happened, or in a user namespace some parts.  The error names the statement at fault.
+            TooLarge: nothing of it happened, or some parts: a part is too large.  The machine's own root has no limit.
             Unavailable: there is no libnftables, no permission, or the outcome is unknown.
         """
         self._ahead = None
         with self._lock, _unavailable():
-            # A session is not used again after a failure: unread answers may be in its sockets.
-            session, self._session = self._session or _Session(), None
             try:
-                commit = session.apply(transaction.text)
-            except BaseException:
-                session.close()
-                raise
-            self._session = session
+                commit = self._apply(transaction)
+            except TooLarge:
+                parts = parts_of_declarations(transaction)
+                if len(parts) == 1:
+                    raise
+                commit = Commit.of_several([self._apply(part) for part in parts])
         if len(transaction.text) >= TRIM_CHARACTERS:
             trim_memory()
+        return commit
+
+    def _apply(self, transaction: Transaction) -> Commit:
+        # A session is not used again after a failure: unread answers may be in its sockets.
+        session, self._session = self._session or _Session(), None
+        try:
+            commit = session.apply(transaction.text)
+        except BaseException:
+            session.close()
+            raise
+        self._session = session
         return commit
 
     def generation(self) -> int:

@@ -12,6 +12,8 @@ Packets see the table between two pieces, so the order of the pieces keeps every
 3. Then come fronts.  All elements of a front, in all sets and maps, change in the same piece.
 4. Then elements of lists and shared maps go, and at last declarations.
 
+Step 1 of a load that doesn't fit into one message (`parts_of_declarations`) begins with the table itself.
+
 So a packet meets the rules of its front from before the change or from after it.  A source on a list of ranges is
 treated likewise: a list changes as a whole.  Changes that have no statement of this change may go between two pieces.
 If the kernel refuses a piece, the pieces before it stay, and a full load must follow.
@@ -43,7 +45,7 @@ In one piece the declarations of 5,500 affinity timeouts (5.7 MB) take 4.8 s and
 takes 1.2 s, and all together 14 MiB."""
 
 _BLOCK = re.compile(r"^table (.+) \{\n((?:  .*\n)*)\}\n", re.MULTILINE)
-_DECLARATION = re.compile(r"  (set|map|chain) (\S+) \{\n(?:    .*\n)*  \}\n")
+_DECLARATION = re.compile(r"  (set|map|chain) (\S+) \{\n(?:    (.*)\n)?(?:    .*\n)*  \}\n")
 _PROTOCOLS = {protocol.value for protocol in Protocol}
 
 
@@ -78,34 +80,53 @@ class _Parts:
     """The statements of a transaction by their kind, each kind in its order."""
 
     def __init__(self, text: str) -> None:
-        self.containers: list[_Statement] = []
-        self.chains: list[_Statement] = []
-        self.bodies: list[_Statement] = []
+        self._tables: list[_Statement] = []
+        self._headers: list[_Statement] = []
+        self._containers: list[_Statement] = []
+        self._chains: dict[_Statement, None] = {}
+        self._bodies: list[_Statement] = []
+        self._staying: set[str] = set()
+        self.emptied: list[str] = []
+        """Commands that empty sets and maps which stay."""
         self.discarded: list[_Statement] = []
         self.added: dict[_Container, list[str]] = {}
         self.deleted: dict[_Container, list[str]] = {}
-        emptied = ""
-        for line in _BLOCK.sub(self._read_block, text).splitlines(keepends=True):
+        lines = _BLOCK.sub(self._read_block, text).splitlines(keepends=True)
+        filled = {each.command for each in self._bodies}  # a chain is emptied in the piece that fills it
+        for line in lines:
             verb, _, rest = line.partition(" ")
             if rest.startswith("element "):
                 _, family, table, name, elements = rest.split(" ", 4)
                 found = self.added if verb == "add" else self.deleted
                 found.setdefault(_Container(f"{family} {table}", name), []).extend(elements[2:-3].split(", "))
+            elif rest.startswith("table "):
+                self._tables.append(_Statement(line))
             elif verb == "add":
-                self.chains.append(_Statement(line))
-                emptied = f"flush {' '.join(line.split()[1:5])}\n"
-            elif line != emptied:  # a chain is emptied in the piece that fills it
+                self._chains[_Statement(line)] = None
+            elif line in self._staying:
+                self.emptied.append(line)
+            elif line not in filled:
                 self.discarded.append(_Statement(line))
+
+    @property
+    def declarations(self) -> list[_Statement]:
+        """The statements of step 1."""
+        return [*self._tables, *self._headers, *self._containers, *self._chains, *self._bodies]
 
     def _read_block(self, block: re.Match[str]) -> str:
         """Note the declarations of a `table` block."""
         table, declarations = block.groups()
         for declaration in _DECLARATION.finditer(declarations):
-            kind, name = declaration.groups()
+            kind, name, first = declaration.groups()
             if kind == "chain":
-                self.bodies.append(_Statement(f"flush chain {table} {name}\n", table, declaration[0]))
+                hook = f" {{ {first}; }}" if first and first.startswith("type ") else ""
+                self._chains[_Statement(f"add chain {table} {name}{hook}\n")] = None
+                self._bodies.append(_Statement(f"flush chain {table} {name}\n", table, declaration[0]))
             else:
-                self.containers.append(_Statement("", table, declaration[0]))
+                self._containers.append(_Statement("", table, declaration[0]))
+                self._staying.add(f"flush {kind} {table} {name}\n")
+        if header := _DECLARATION.sub("", declarations):
+            self._headers.append(_Statement(f"table {table} {{\n{header}}}\n"))
         return ""
 
 
@@ -123,10 +144,32 @@ def pieces_of(transaction: Transaction, size: int = PIECE) -> list[Transaction]:
         return [transaction]
     parts = _Parts(transaction.text)
     early, fronts, late = _staged(parts)
-    pieces = list(_gathered([*parts.containers, *parts.chains, *parts.bodies], DECLARATIONS * size))
+    pieces = list(_gathered(parts.declarations, DECLARATIONS * size))
     pieces += itertools.chain.from_iterable(_pieces(stage, size) for stage in (early, fronts, late))
     pieces += _gathered(parts.discarded, DECLARATIONS * size)
     return [Transaction(text) for text in pieces if text]
+
+
+def parts_of_declarations(transaction: Transaction, size: int = PIECE) -> list[Transaction]:
+    """Split any transaction whose declarations don't fit into one message, and keep its elements together.
+
+    This is for user namespaces (kernel/libnftables.py).  A chain in force is emptied in the part that fills it.  A
+    table that is replaced has a gap.
+
+    Args:
+        transaction: any of rules/transaction.py.
+        size: characters of declarations in a part, some 170 KB in a message.
+    """
+    parts = _Parts(transaction.text)
+    elements = "".join(
+        [
+            *(_elements_command("delete", each, texts) for each, texts in parts.deleted.items()),
+            *parts.emptied,
+            *(_elements_command("add", each, texts) for each, texts in parts.added.items()),
+        ]
+    )
+    texts = [*_gathered(parts.declarations, size), elements, *_gathered(parts.discarded, size)]
+    return [Transaction(text) for text in texts if text]
 
 
 def _gathered(statements: Iterable[_Statement], size: int) -> Iterator[str]:
@@ -252,7 +295,8 @@ def _text(piece: Iterable[_Entry]) -> str:
     for verb, container, text in piece:
         commands.setdefault((verb, container), []).append(text)
     ordered = sorted(commands.items(), key=lambda item: item[0][0] == "add")
-    return "".join(
-        f"{verb} element {container.table} {container.name} {{ {', '.join(texts)} }}\n"
-        for (verb, container), texts in ordered
-    )
+    return "".join(_elements_command(verb, container, texts) for (verb, container), texts in ordered)
+
+
+def _elements_command(verb: str, container: _Container, texts: Iterable[str]) -> str:
+    return f"{verb} element {container.table} {container.name} {{ {', '.join(texts)} }}\n"

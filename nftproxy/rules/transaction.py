@@ -6,7 +6,6 @@ its order: containers before references to them, removals before additions of th
 
 from __future__ import annotations
 
-import itertools
 import operator
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
@@ -85,19 +84,18 @@ class Commit(msgspec.Struct, frozen=True):
 
     before: int
     after: int
+    count: int = 1
+    """The number of our commits: more than one if a message can't be long enough (kernel/nfnetlink/large_batch.py)."""
 
     @property
     def is_alone(self) -> bool:
         """True if no other program committed between the two looks at the generation."""
-        return self.after == self.before + 1
+        return self.after == self.before + self.count
 
     @classmethod
     def of_several(cls, commits: Sequence[Commit]) -> Commit:
-        """Combine several of our commits: the last commit if no other program committed, else the whole span."""
-        are_in_a_row = all(each.before == last.after for last, each in itertools.pairwise(commits))
-        if are_in_a_row and all(each.is_alone for each in commits):
-            return commits[-1]
-        return cls(commits[0].before, commits[-1].after)
+        """Combine several of our commits to one, from the first to the last."""
+        return cls(commits[0].before, commits[-1].after, sum(each.count for each in commits))
 
 
 def join(transactions: Iterable[Transaction]) -> Transaction:

@@ -124,6 +124,18 @@ def test_a_refusal_changes_nothing(watch: TableWatch) -> None:
     assert watch.is_intact(5)
 
 
+@pytest.mark.parametrize("foreign", [0, 1])
+def test_a_commit_in_parts_is_known_to_be_ours(watch: TableWatch, foreign: int) -> None:
+    """All parts of a load or change count as ours, unless a foreign commit came among them."""
+    for record in (watch.record_load, watch.record_change):
+        watch.record_load(Commit(3, 4), Family)
+        with watch.committing(LARGE):
+            record(Commit(4, 7 + foreign, 3), Family)
+        assert watch.is_intact(7 + foreign) == (not foreign)
+        watch.record_change(Commit(7 + foreign, 8 + foreign), Family)
+        assert watch.is_intact(8 + foreign) == (not foreign)
+
+
 def test_a_lost_notification_makes_the_state_unknown(commits: ScriptedCommits, watch: TableWatch) -> None:
     """After a loss the state is unknown until the next load."""
     watch.record_load(Commit(4, 5), Family)

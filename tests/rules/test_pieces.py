@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import itertools
 from collections.abc import Iterator
@@ -15,8 +16,8 @@ from nftproxy.model.events import Event, Put, Removed
 from nftproxy.model.objects import EndpointSlice, Service
 from nftproxy.pipeline import Pipeline
 from nftproxy.rules import ruleset
-from nftproxy.rules.pieces import DECLARATIONS, PIECE, pieces_of
-from nftproxy.rules.transaction import Transaction
+from nftproxy.rules.pieces import DECLARATIONS, PIECE, parts_of_declarations, pieces_of
+from nftproxy.rules.transaction import Installed, Transaction
 from tests.support.factories import Ledger, key, pipeline, service, slice_of
 
 SIZE = 600
@@ -178,6 +179,33 @@ def timeouts(count: int) -> list[Event]:
         for each in range(count)
     ]
     return [*map(Put, made), *(Put(slice_of(str(each.key))) for each in made)]
+
+
+@pytest.mark.parametrize("state", ["none", "replaced", "refilled"])
+def test_a_load_in_parts_leads_to_the_same_rules(state: str) -> None:
+    """The parts of a load are bounded, and lead to the same tables.  No chain in force is left empty between them."""
+    agent, ledger = pipeline(), Ledger()
+    agent.ingest(timeouts(20))
+    if state != "none":
+        ledger.apply(agent.full_transaction({}))
+    agent.ingest([*gone(10), web(2), *pods(9, 2)])
+    whole = copy.deepcopy(ledger)
+    found = {family: Installed() if state == "replaced" else ledger.installed(family) for family in Family}
+    load = agent.full_transaction(found if state != "none" else {})
+    whole.apply(load)
+    staying = {
+        (family.table, name)
+        for family in Family
+        for name in ledger.chains.get(family.table, {}).keys() & whole.chains[family.table].keys()
+    }
+    parts = parts_of_declarations(load, 5_000)
+    declared = [len(each.text) for each in parts if " element " not in each.text]
+    assert len(declared) > 5
+    assert max(declared) < 10_000
+    for part in parts:
+        ledger.apply(part)
+        assert state == "replaced" or all(ledger.chains[table][name] for table, name in staying)
+    assert vars(ledger) == vars(whole)
 
 
 def gone(count: int) -> list[Event]:

@@ -219,19 +219,22 @@ def test_a_table_grows_without_hooks(installed: Installed | None) -> None:
 
 
 @pytest.mark.parametrize(
-    ("commits", "whole"),
+    ("commits", "whole", "is_alone"),
     [
-        ([(4, 5)], (4, 5)),
-        ([(4, 5), (5, 6), (6, 7)], (6, 7)),
-        ([(4, 5), (6, 7)], (4, 7)),
-        ([(4, 6), (6, 7)], (4, 7)),
+        ([(4, 5)], (4, 5, 1), True),
+        ([(4, 5), (5, 8, 3), (8, 9)], (4, 9, 5), True),
+        ([(4, 5), (5, 5, 0)], (4, 5, 1), True),
+        ([(4, 5), (6, 7)], (4, 7, 2), False),
+        ([(4, 6), (6, 7)], (4, 7, 2), False),
     ],
 )
 def test_several_commits_are_alone_together_if_nobody_else_committed(
-    commits: list[tuple[int, int]], whole: tuple[int, int]
+    commits: list[tuple[int, ...]], whole: tuple[int, ...], is_alone: bool
 ) -> None:
-    """Commits in a row count as the last of them.  With a foreign commit in between they count as the whole span."""
-    assert Commit.of_several([Commit(*each) for each in commits]) == Commit(*whole)
+    """Commits count as one from the first to the last, which is alone unless there is a foreign commit in between."""
+    together = Commit.of_several([Commit(*each) for each in commits])
+    assert together == Commit(*whole)
+    assert together.is_alone is is_alone
 
 
 def test_deleting_works_without_a_table() -> None:

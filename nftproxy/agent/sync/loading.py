@@ -29,6 +29,8 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, S
 from enum import IntEnum
 from typing import TypeGuard
 
+import msgspec
+
 from nftproxy.agent.reporting.sync_reporter import SyncReporter
 from nftproxy.agent.sync.piecewise_load import LOAD_PIECE, PiecewiseLoad
 from nftproxy.agent.sync.quarantine import Quarantine
@@ -509,7 +511,7 @@ def _since(generation: int, commits: Sequence[Commit], installed: Iterable[Insta
     """Return a load's commits as one, which begins at `generation` if the load sent differences computed there."""
     commit = Commit.of_several(commits)
     depends = any(each and each.differences for each in installed)
-    return Commit(generation, commit.after) if depends and commits[0].before != generation else commit
+    return msgspec.structs.replace(commit, before=generation) if depends else commit
 
 
 def _report_quarantined(service: ObjectKey, family: Family, error: Refused) -> None:

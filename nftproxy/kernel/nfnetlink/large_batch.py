@@ -10,7 +10,8 @@ takes two.  So long commands of elements are cut out of the text, and libnftable
 * The batch names no generation, as with libnftables: encoding takes a second for 600,000 elements, and another program
   may commit meanwhile.  If it has declared a set anew, keys of another length are refused.
 * In a user namespace net.core.wmem_max limits a socket's messages, to 416 KiB by default before Linux 6.18.  There a
-  longer batch goes as several, in the order above: a table that is replaced has a gap, but the rules come.
+  longer batch goes as several, in the order above: a table that is replaced has a gap, but the rules come.  What is
+  compiled is in a single batch, so libnftables.py first divides declarations that don't fit.
 """
 
 from __future__ import annotations
@@ -136,7 +137,7 @@ class LargeBatch:
             self.rest += "".join(map(self._whole, left))
             compiled = _compiled(self.rest, compile_text)
         self._layouts = {place: layout for place, layout in layouts.items() if layout}
-        self._data = bytearray(nft.batch_limit(nft.BATCH_BEGIN))
+        self._data = bytearray()
         self._ends: list[int] = []
         """Where in the data a batch may end: after each message of elements, and after all that is compiled."""
         self._add_elements(commands, "delete")
@@ -176,19 +177,22 @@ class LargeBatch:
         """Send the batch, and return how many commits that made, with the kernel's first error.
 
         Args:
-            kernel: a socket of libnftables, which doesn't block and asks for extended errors.
+            kernel: a socket of libnftables, which doesn't block and asks for extended errors.  If messages have too
+                little room in it for what can't be divided, nothing is sent.
             is_trial: change nothing: leave out the end of the batch, without which the kernel prepares everything and
                 drops it.
         """
-        end = b"" if is_trial else nft.batch_limit(nft.BATCH_END)
-        make_room(kernel, socket.SO_SNDBUF, len(self._data) + len(end))
-        room = kernel.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF) - _OVERHEAD - len(end)
-        parts = [self._data] if is_trial or len(self._data) <= room else self._parts(room)
+        begin, end = nft.batch_limit(nft.BATCH_BEGIN), b"" if is_trial else nft.batch_limit(nft.BATCH_END)
+        limits = len(begin) + len(end)
+        make_room(kernel, socket.SO_SNDBUF, len(self._data) + limits)
+        room = kernel.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF) - _OVERHEAD - limits
+        parts = [slice(0, len(self._data))] if is_trial else list(self._parts(room))
+        if any(each.stop - each.start > room for each in parts):
+            return Sending(0, Failure(errno.EMSGSIZE, ""))
         commits = 0
-        for part in parts:
-            part += end
+        for each in parts:
             try:
-                kernel.sendto(part, (0, 0))
+                kernel.sendmsg([begin, memoryview(self._data)[each], end], (), 0, (0, 0))
             except OSError as error:
                 return Sending(commits, Failure(error.errno or errno.EIO, ""))
             answer = _first_answer(kernel)
@@ -197,16 +201,15 @@ class LargeBatch:
             commits += not is_trial
         return Sending(commits, None)
 
-    def _parts(self, room: int) -> Iterator[bytearray]:
-        """Yield batches without their ends, of up to `room` bytes if the messages permit that."""
-        begin = nft.batch_limit(nft.BATCH_BEGIN)
-        start = stop = len(begin)
+    def _parts(self, room: int) -> Iterator[slice]:
+        """Yield where the messages of each batch are, of up to `room` bytes if the messages permit that."""
+        start = stop = 0
         for end in self._ends:
-            if end - start > room - len(begin) and stop > start:
-                yield bytearray(begin) + self._data[start:stop]
+            if end - start > room and stop > start:
+                yield slice(start, stop)
                 start = stop
             stop = end
-        yield bytearray(begin) + self._data[start:]
+        yield slice(start, stop)
 
     def _failure(self, answer: bytes) -> Failure | None:
         _, kind, flags, _, _ = HEADER.unpack_from(answer)

@@ -82,6 +82,7 @@ class TableView:
     Attributes:
         context: the context.
         kernel: its netlink socket, which doesn't block.
+        is_limited: whether the kernel takes shorter messages only than `COMPILED_SIZE`, as in a user namespace.
 
     Raises:
         OSError: there is no such library, or the process has no file descriptors left.
@@ -98,6 +99,7 @@ class TableView:
             self.kernel = stack.enter_context(socket.socket(fileno=os.dup(self._number)))
             # libnftables itself can't in a user namespace, and two tables may exceed net.core.wmem_default.
             make_room(self.kernel, socket.SO_SNDBUF, COMPILED_SIZE)
+            self.is_limited = self.kernel.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF) < COMPILED_SIZE
             self._library, self._near = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
             stack.enter_context(self._library)
             stack.enter_context(self._near)
