@@ -115,6 +115,7 @@ class Code(AnyCode):
     CHANGES_POSTPONED = "NFT420", "Changes of a Service cost much, and wait for their turn"
 
     INTERFACES_UNREADABLE = "NFT423", "This machine's interfaces and their addresses can't be read"
+    REPLACED_IN_PARTS = "NFT424", "In a user namespace a table was replaced in parts"
 
     API_UNREACHABLE = "NFT501", "The API server doesn't answer"
     API_UNHELPFUL = "NFT502", "The API server's answer can't be used"

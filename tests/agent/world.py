@@ -87,6 +87,8 @@ class FakeKernel(AsyncKernel):
         """The statement that an error names for an unwanted text, by default the text itself."""
         self.checks: list[float] = []
         self.dies_for = ""
+        self.parts = 1
+        """The number of commits that each transaction takes."""
         self.beside: tuple[Sequence[bool], Sequence[bool]] = ((), ())
         self.deaf: Exception | None = None
         self.delay = 0.0
@@ -125,8 +127,9 @@ class FakeKernel(AsyncKernel):
         self.applied.append((now(), transaction))
         (before, after), self.beside = self.beside, ((), ())
         first = self.commits + 1
-        about = enumerate([*before, True, *after])
-        return self.told(self.commits, *(CommitNotice(first + n, _about(each), "nft") for n, each in about))
+        about = enumerate([*before, *[True] * self.parts, *after])
+        told = self.told(self.commits, *(CommitNotice(first + n, _about(each), "nft") for n, each in about))
+        return Commit(told.before, told.after, self.parts)
 
     async def check_in_child(self, transaction: Transaction) -> None:
         """Die on demand, or raise the error that `apply` would raise."""

@@ -62,6 +62,11 @@ SHORTEST_QUIET, QUIET = 1.0, 4.0
 `SHORTEST_QUIET` seconds.  So repairs take at most a fifth of a CPU, however often our tables are changed."""
 
 
+BUFFER_FOR_TEXT = 2
+"""The `net.core.wmem_max` with which a transaction fits into one message: bytes for each of its characters.
+
+The kernel doubles it.  A character of declarations becomes 3 bytes, of elements up to 2.6 (`cluster-ips`)."""
+
 MOST_NAMED = 3
 """Refusals of a load in a row of which each may quarantine the Service that it names.  Many are found sooner by
 bisection, since each of these refusals costs a load."""
@@ -319,9 +324,28 @@ class Loader:
                     with self._reporter.committing(transaction, installed):
                         commits.append(await self._kernel.apply(transaction))
                 self._table_watch.record_load(_since(generation, commits, installed.values()), installed.keys())
+        self._report_gap(installed, commits, size)
         for table in tables:
             self._report_repair(table, installed[table.family])
         self._has_been_loaded(tables, size, now() - began)
+
+    def _report_gap(self, installed: Mapping[Family, Installed | None], commits: Iterable[Commit], size: int) -> None:
+        """Log that tables were replaced by several commits, although they were sent as one transaction."""
+        most = max(each.count for each in commits)
+        replaced = [
+            family.table
+            for family, found in installed.items()
+            if found and found.has_hooks and not self._pipeline.refilled(family, found)
+        ]
+        if most > 1 and replaced:
+            warn(
+                Code.REPLACED_IN_PARTS,
+                "%(tables)s were replaced in %(parts)d parts, between which packets met only some of the rules: "
+                "set net.core.wmem_max=%(bytes)d on the machine, outside of this user namespace, to avoid that",
+                tables=" and ".join(replaced),
+                parts=most,
+                bytes=size * BUFFER_FOR_TEXT,
+            )
 
     def _report_repair(self, table: _Table, installed: Installed | None) -> None:
         """Log the elements that a load has repaired, if another program had changed them.

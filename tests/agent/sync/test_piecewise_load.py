@@ -79,6 +79,26 @@ def test_a_table_of_another_shape_is_replaced_at_once(monkeypatch: pytest.Monkey
     assert [sent.count(f"delete table {family.table}\n") for family in Family] == [1, 1]
 
 
+@pytest.mark.parametrize(("shape", "has_gap"), [("of-an-earlier-release", True), ("", False)])
+def test_a_table_that_is_replaced_in_parts_is_a_warning(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, shape: str, has_gap: bool
+) -> None:
+    """If the kernel takes a replacement only in parts, a warning names the setting.  First loads and refills don't."""
+    kernel = FakeKernel()
+    kernel.parts = 3
+    with monkeypatch.context() as earlier:
+        if shape:
+            earlier.setattr(pipeline.Pipeline, "_shape", lambda *_: shape)
+        World(kernel).run(source((0, EVERYBODY)), until=1)
+    kernel.applied.clear()
+    World(kernel).run(source((0, EVERYBODY)), until=3 * SYNC_PERIOD).assert_in_step()
+    (sent,) = texts(kernel)
+    assert [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING] == [
+        "ip nftproxy and ip6 nftproxy were replaced in 3 parts, between which packets met only some of the rules: "
+        f"set net.core.wmem_max={2 * len(sent)} on the machine, outside of this user namespace, to avoid that"
+    ] * has_gap
+
+
 @pytest.mark.parametrize("fewer", [False, True])
 def test_a_restart_sends_much_in_pieces(monkeypatch: pytest.MonkeyPatch, fewer: bool) -> None:
     """Where tables of ours are in force and much differs, elements come before and after the load, in pieces.
