@@ -159,6 +159,7 @@ def test_rules_that_the_library_dies_of_are_an_error() -> None:
 
 
 @needs_lab
+@pytest.mark.usefixtures("user_namespaces")
 def test_without_namespaces_it_says_what_they_take() -> None:
     """Root without CAP_SYS_ADMIN, as in a container, learns the permissions that a throw-away node needs."""
     command = [sys.executable, "-m", "nftproxy", "explain", "10.96.0.10:80", *map(str, OPTIONS)]

@@ -138,6 +138,12 @@ def test_colours_are_for_terminals() -> None:
     status = [sys.executable, "-m", "nftproxy", "status", "--agent-socket", "/nonexistent"]
     for no_color, has_colours in (("", True), ("1", False)):
         environment = os.environ | {"PYTHONPATH": str(CHECKOUT), "NO_COLOR": no_color, "TERM": "xterm"}
-        done = subprocess.run(["script", "-qc", " ".join(status), "/dev/null"], env=environment, stdout=subprocess.PIPE)
-        assert (b"\x1b[31m" in done.stdout) is has_colours
+        terminal, end = os.openpty()
+        subprocess.run(status, env=environment, stdout=end, stderr=end, check=False)
+        os.close(end)
+        shown = b""
+        while b"Versions:" not in shown:
+            shown += os.read(terminal, 4096)
+        os.close(terminal)
+        assert (b"\x1b[31m" in shown) is has_colours
     assert "\x1b" not in nftproxy("status", "--agent-socket", "/nonexistent").out

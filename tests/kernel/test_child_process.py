@@ -83,9 +83,10 @@ def are_there_notes() -> bool:
     return bool(notes)
 
 
-def open_files() -> int:
-    """The number of this process's open files."""
-    return len(list(Path("/proc/self/fd").iterdir()))
+def open_files() -> list[str]:
+    """The kinds of this process's open files, as "pipe", without libffi itself, which libffi 3.8 has open."""
+    names = [str(each.readlink()) for each in list(Path("/proc/self/fd").iterdir()) if each.is_symlink()]
+    return [name.partition(":")[0] for name in names if "/libffi.so" not in name]
 
 
 def forks_and_interpreters() -> list[bool]:
@@ -95,8 +96,8 @@ def forks_and_interpreters() -> list[bool]:
         return [in_child(are_there_notes) for _ in range(3)]
 
 
-def files_of_fork_and_interpreter() -> tuple[int, int]:
-    """Count the open files of a fork and of a new interpreter, as children of a process with many."""
+def files_of_fork_and_interpreter() -> tuple[list[str], list[str]]:
+    """List the open files of a fork and of a new interpreter, as children of a process with many."""
     with contextlib.ExitStack() as stack:
         for _ in range(50):
             os.set_inheritable(stack.enter_context(socket.socket()).fileno(), True)
@@ -238,9 +239,8 @@ def test_forks_answer_the_first_calls() -> None:
 
 
 def test_a_fork_holds_no_files_of_its_parent() -> None:
-    """A fork has as many open files as a new interpreter, even if its parent's are inheritable."""
-    forks, interpreters = in_child(files_of_fork_and_interpreter)
-    assert forks == interpreters
+    """A fork has the open files of a new interpreter, its pipes, even if its parent's files are inheritable."""
+    assert in_child(files_of_fork_and_interpreter) == (["pipe"] * 4, ["pipe"] * 4)
 
 
 @pytest.mark.parametrize(
