@@ -22,7 +22,9 @@ DEFAULT_KUBECONFIG = "~/.kube/config"
 def context_namespace(kubeconfig: Path | None = None, context: str = "") -> str:
     """Return the namespace of a context, by default of the current one of kubectl's kubeconfig.
 
-    Only a convenience: a kubeconfig that can't be read is as none.
+    Only a convenience: a kubeconfig that can't be read is as none.  Unlike in kubectl, a pod's own namespace isn't the
+    default (POD_NAMESPACE, or the file `namespace` of its service account): the pods in which people run commands are
+    the agents', and their namespace is seldom that of the Service.
     """
     places = [str(kubeconfig)] if kubeconfig else (os.environ.get("KUBECONFIG") or DEFAULT_KUBECONFIG).split(":")
     found = list(_kubeconfigs(places))

@@ -44,6 +44,8 @@ from nftproxy.sources.plugins import EXEC_EXTENSION, Plugin
 from nftproxy.sources.proxies import KUBECONFIG, ascii_name, parse_proxy
 from nftproxy.sources.reading import LARGEST_CONFIG, read_bounded
 
+_ZONE = re.compile("%25.+")
+"""The zone of an address in a URL (RFC 6874), as net/url takes it."""
 _NOT_IN_URLS = re.compile(r"[\s\x00-\x1f\x7f]")
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 """Where a pod has its token and the cluster's certificate authority."""
@@ -184,7 +186,9 @@ def _scheme(url: str) -> str:
     with contextlib.suppress(ValueError):  # raised for bad addresses and ports
         parts = urlsplit(url)
         if parts.netloc.endswith("]") or "]:" in parts.netloc:
-            ipaddress.IPv6Address(unquote(parts.hostname or ""))
+            address = ipaddress.IPv6Address(_ZONE.sub("", parts.hostname or ""))
+            if address.scope_id:  # a zone without "%25" before it
+                return ""
         is_valid = parts.hostname and parts.port != 0 and _place(parts).isascii() and not _NOT_IN_URLS.search(url)
         if parts.scheme in ("http", "https") and is_valid:
             return parts.scheme

@@ -43,10 +43,12 @@ class AsyncioBackend(httpcore.AsyncNetworkBackend):
     Args:
         names: by context, the name that the server's certificate must have, where it isn't the name in the URL.
             httpcore has `sni_hostname` for that, but not through a proxy.
+        zoned: by IPv6 address, the address with its zone.
     """
 
-    def __init__(self, names: Mapping[ssl.SSLContext, str] | None = None) -> None:
-        self._server_names = names or {}
+    def __init__(self, names: Mapping[ssl.SSLContext, str], zoned: Mapping[str, str]) -> None:
+        self._server_names = names
+        self._zoned = zoned
         self._open = set[_Stream]()
 
     async def aclose(self) -> None:
@@ -73,17 +75,25 @@ class AsyncioBackend(httpcore.AsyncNetworkBackend):
         error: OSError = ConnectionError(f"{host} has no address")
         try:
             async with asyncio.timeout(timeout):
-                found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
-            for *_, (address, *_) in found:
+                name = self._zoned.get(host, host)
+                found = await asyncio.get_running_loop().getaddrinfo(name, port, type=socket.SOCK_STREAM)
+            for *_, place in found:
                 try:
                     async with asyncio.timeout(timeout and timeout / len(found)):
-                        reader, writer = await asyncio.open_connection(str(address), port)
+                        reader, writer = await asyncio.open_connection(_with_zone(place), port)
                         return _Stream(reader, writer, self._server_names, self._open)
                 except OSError as failure:  # a TimeoutError too
                     error = failure
             raise error
         except OSError as failure:
             raise _error(failure, httpcore.ConnectTimeout, httpcore.ConnectError) from failure.with_traceback(None)
+
+
+def _with_zone(place: tuple[Any, ...]) -> str:
+    """Return the address of a socket's end, with the number of its zone if it has one, as a link-local address."""
+    address, _, *rest = place
+    zone = rest[1] if rest else 0
+    return f"{address}%{zone}" if zone else str(address)
 
 
 class _Stream(httpcore.AsyncNetworkStream):
@@ -201,13 +211,24 @@ def http_client(credentials: Credentials, address: str, proxy: Proxy | None) -> 
     """
     has_tls = address.startswith("https:")
     contexts = tls_contexts(credentials) if has_tls else (None,)  # without TLS no authorities are read
+    url, zoned = _without_zone(address)
     return httpx.AsyncClient(
-        base_url=address,
+        base_url=url,
         headers=_headers(credentials),
-        transport=_PoolTransport(contexts, _server_name(credentials.tls_server_name, address), proxy),
+        transport=_PoolTransport(contexts, _server_name(credentials.tls_server_name, url), proxy, zoned),
         trust_env=False,
         timeout=None,
     )
+
+
+def _without_zone(address: str) -> tuple[str, Mapping[str, str]]:
+    """Return a server's URL without the zone of its address (RFC 6874), and the address with the zone.
+
+    As with Go, headers don't have the zone (net/http, removeZone).  Unlike with Go, certificates don't need it.
+    """
+    plain, percent, zone = (urlsplit(address).hostname or "").partition("%25")
+    url = address.replace(f"{percent}{zone}]", "]", 1)
+    return url, {httpx.URL(url).raw_host.decode(): f"{plain}%{zone}"} if zone else {}
 
 
 def _server_name(configured: str, address: str) -> str:
@@ -257,9 +278,15 @@ def _proxy(proxy: Proxy) -> httpcore.Proxy:
 class _PoolTransport(httpx.AsyncBaseTransport):
     """Requests of httpx by a pool of httpcore."""
 
-    def __init__(self, contexts: Sequence[ssl.SSLContext | None], server_name: str, proxy: Proxy | None) -> None:
+    def __init__(
+        self,
+        contexts: Sequence[ssl.SSLContext | None],
+        server_name: str,
+        proxy: Proxy | None,
+        zoned: Mapping[str, str],
+    ) -> None:
         names = {context: server_name for context in contexts if context and server_name}
-        self._backend = AsyncioBackend(names)
+        self._backend = AsyncioBackend(names, zoned)
         self._pools = [_pool(context, self._backend, proxy) for context in contexts]
         """The pool in use, and then those to try if it doesn't trust the server."""
 

@@ -132,6 +132,28 @@ async def test_the_next_address_of_a_name_is_tried(monkeypatch: pytest.MonkeyPat
                 await client.get(f"http://127.0.0.9:{port}/")
 
 
+@pytest.mark.parametrize("zone", ["lo", "LO"])
+async def test_an_address_is_reached_in_its_zone(monkeypatch: pytest.MonkeyPatch, zone: str) -> None:
+    """A link-local address is looked up and connected to with its zone, which the server doesn't see."""
+    opened: list[str] = []
+
+    async def open_connection(host: str, port: int) -> None:
+        opened.append(f"{host} {port}")
+        raise ConnectionRefusedError
+
+    async def getaddrinfo(_loop: object, host: str, port: int, **_: object) -> list[object]:
+        opened.append(f"{host} {port}")
+        return [(socket.AF_INET6, socket.SOCK_STREAM, 6, "", ("fe80::1", port, 0, 7))]
+
+    monkeypatch.setattr(asyncio, "open_connection", open_connection)
+    monkeypatch.setattr(asyncio.BaseEventLoop, "getaddrinfo", getaddrinfo)
+    async with http_client(Credentials(""), f"http://[FE80::1%25{zone}]:6443/x", None) as client:
+        assert client.build_request("GET", "y").url == "http://[FE80::1]:6443/x/y"
+        with pytest.raises(httpx.ConnectError):
+            await client.get("y")
+    assert opened == [f"fe80::1%{zone} 6443", "fe80::1%7 6443"]
+
+
 async def test_an_event_of_a_watch_costs_fewer_calls_than_by_anyio() -> None:
     """A chunk takes at most three quarters of the Python calls that it takes with httpcore's own backend."""
     ours, theirs = await calls_of_chunks(client_of_asyncio()), await calls_of_chunks(httpx.AsyncClient())
