@@ -48,7 +48,8 @@ _STATUSES = frozenset(HTTPStatus)
 class Timeouts(msgspec.Struct, frozen=True):
     """How long to wait, in seconds."""
 
-    connect: float = 5.0  # for a connection, once each for the host's name, for TCP and for TLS
+    connect: float = 5.0
+    """For a connection, once each for the host's name, for TCP and for TLS.  A proxy has the first two once more."""
     answer: float = 60.0  # for the next bytes of a list: kube-apiserver takes a minute at most (--request-timeout)
     page: float = 120.0  # for a complete list or page, however slowly its bytes come
     silence: float = 90.0  # for the next bytes of a watch: a bookmark comes every minute

@@ -32,6 +32,7 @@ from nftproxy.api.decode import show
 from nftproxy.sources.credentials import Credentials
 from nftproxy.sources.proxies import Proxy
 from nftproxy.sources.tls import system_authorities, tls_contexts
+from nftproxy.sources.tunnel import Tunnel
 
 _NAMES = {"server_addr": "peername", "client_addr": "sockname"}
 """asyncio's names of what httpcore asks for, where they differ."""
@@ -44,11 +45,13 @@ class AsyncioBackend(httpcore.AsyncNetworkBackend):
         names: by context, the name that the server's certificate must have, where it isn't the name in the URL.
             httpcore has `sni_hostname` for that, but not through a proxy.
         zoned: by IPv6 address, the address with its zone.
+        handshakes: of TLS that lead through a proxy to the server: 2 if the proxy has TLS too, 0 without a proxy.
     """
 
-    def __init__(self, names: Mapping[ssl.SSLContext, str], zoned: Mapping[str, str]) -> None:
+    def __init__(self, names: Mapping[ssl.SSLContext, str], zoned: Mapping[str, str], handshakes: int) -> None:
         self._server_names = names
         self._zoned = zoned
+        self._handshakes = handshakes
         self._open = set[_Stream]()
 
     async def aclose(self) -> None:
@@ -81,7 +84,8 @@ class AsyncioBackend(httpcore.AsyncNetworkBackend):
                 try:
                     async with asyncio.timeout(timeout and timeout / len(found)):
                         reader, writer = await asyncio.open_connection(_with_zone(place), port)
-                        return _Stream(reader, writer, self._server_names, self._open)
+                        stream = _Stream(reader, writer, self._server_names, self._open)
+                        return Tunnel(stream, self._handshakes, timeout) if self._handshakes else stream
                 except OSError as failure:  # a TimeoutError too
                     error = failure
             raise error
@@ -286,7 +290,8 @@ class _PoolTransport(httpx.AsyncBaseTransport):
         zoned: Mapping[str, str],
     ) -> None:
         names = {context: server_name for context in contexts if context and server_name}
-        self._backend = AsyncioBackend(names, zoned)
+        handshakes = 1 + proxy.url.startswith("https:") if proxy and any(contexts) else 0
+        self._backend = AsyncioBackend(names, zoned, handshakes)
         self._pools = [_pool(context, self._backend, proxy) for context in contexts]
         """The pool in use, and then those to try if it doesn't trust the server."""
 

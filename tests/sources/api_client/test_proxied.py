@@ -19,6 +19,7 @@ from nftproxy_conformance.apiserver import ApiServer
 
 from nftproxy.model.errors import BadInput, Unavailable
 from nftproxy.sources.api_client import ApiClient
+from nftproxy.sources.api_connection import Timeouts
 from tests.sources.api_client.following import NODE, TIMES, following
 from tests.sources.api_client.test_access import reads, rewrite
 from tests.support.processes import kill
@@ -169,6 +170,22 @@ async def test_a_socks_proxy_that_is_none(
             await ApiClient(str(kubeconfig(server, tmp_path))).read_node(NODE)
     way = f"0.0.0.0:{server.port} through the proxy {url} (HTTPS_PROXY)"
     assert str(caught.value) == f"no connection to {way}: its answer is not of SOCKS 5"
+
+
+@pytest.mark.parametrize("scheme", ["http", "socks5"])
+async def test_a_proxy_that_never_answers(
+    server: ApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, scheme: str
+) -> None:
+    """A proxy that takes the connection and is silent gets twice a connection's time, and is named."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"{scheme}://127.0.0.1:{silent.getsockname()[1]}"
+        monkeypatch.setenv("HTTPS_PROXY", url)
+        way = f"0.0.0.0:{server.port} through the proxy {url} (HTTPS_PROXY)"
+        patience = Timeouts(connect=0.1, answer=3600.0, silence=3600.0)
+        client = ApiClient(str(kubeconfig(server, tmp_path)), patience=patience)
+        with pytest.raises(Unavailable) as caught:
+            await client.read_node(NODE)
+        assert str(caught.value) == f"no connection to {way}: the proxy doesn't answer within 0.2 s"
 
 
 async def test_a_proxy_that_is_not_there(server: ApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
