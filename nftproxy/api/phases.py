@@ -2,11 +2,11 @@
 
 A phase is the kind of the present request, or of the next request during a pause:
 
-    LIST_... -------- complete --------> WATCH <--------- current --------- PROBE
-     ^  ^                                |   |                              ^  |
-     |  +-- expired, invalid, doubtful --+   +-- lost, broken, cut short ---+  |
-     |                                                                         |
-     +---------- behind, overlong, expired, invalid, doubtful -----------------+
+    LIST_... -------- complete --------> WATCH <----------- current ----------- PROBE
+     ^  ^                                |   |                                  ^  |
+     |  +-- expired, invalid, doubtful --+   +-- lost, broken, cut short, late -+  |
+     |                                                                             |
+     +------------ behind, overlong, expired, invalid, doubtful -------------------+
 
 A list that fails may lead to another kind of list.
 """
@@ -44,6 +44,7 @@ class Ending(Enum):
     CUT_SHORT = "a watch ended before the timeout that it asked for"
     BROKEN = "an ERROR ended a watch"
     LOST = "the connection failed, or the answer can't be read"
+    LATE = "a request was denied, and the next comes so late that the server may be another"
     EXPIRED = "the server no longer has the version, or doesn't have it yet"
     PAGE_EXPIRED = "the server no longer has the rest of a list"
     INVALID = "the server will never take this request"
@@ -67,7 +68,7 @@ TRANSITIONS: Mapping[Phase, Mapping[Ending, Phase]] = {
         Ending.BEHIND: Phase.LIST_NEWEST,
         Ending.OVERLONG: Phase.LIST_NEWEST,
     },
-    Phase.WATCH: _RELIST | dict.fromkeys((Ending.CUT_SHORT, Ending.BROKEN, Ending.LOST), Phase.PROBE),
+    Phase.WATCH: _RELIST | dict.fromkeys((Ending.CUT_SHORT, Ending.BROKEN, Ending.LOST, Ending.LATE), Phase.PROBE),
 }
 """The next phase, by the present phase and the ending of its request.
 

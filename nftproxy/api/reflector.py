@@ -16,8 +16,9 @@ The rules are those of client-go's reflector (tools/cache/reflector.go), and str
   (relistResourceVersion).
 * A server may have gone back in time, when etcd was restored from a backup.  A watch from a version that the server
   hasn't reached is silent at first, and then continues as if nothing had been missed.  client-go would serve deleted
-  objects for ever.  So after a connection that ended abnormally, a cheap probe precedes the watch: a list of a single
-  object (or of all, where these are few) from etcd, which has the server's version.  resourceVersions are numbers that
+  objects for ever.  So after a connection that ended abnormally, and after a denied watch that is retried late, a cheap
+  probe precedes the watch: a list of a single object (or of all, where these are few) from etcd, which has the server's
+  version.  A watch that ended at its timeout needs none: the next begins at once.  resourceVersions are numbers that
   can be compared (KEP-5504).  If the server is behind, everything is listed anew.
 * A watch that the server denies for good, or that brings nothing readable, may fail because of its version.  The
   first such watch is retried, the second in a row leads to a listing, and then the 4th, the 8th, ...
@@ -314,6 +315,8 @@ class Reflector:
         is_clear = is_gone or failure.code == 429
         code = Code.API_DENIED if failure.code in _DENIED else Code.API_UNHELPFUL
         pause = self._failures.count_unhelpful(failure.message, failure.retry_after, code)
+        if outcome is None and pause.longest >= self._times.healthy:
+            outcome = Ending.LATE
         self._fail(pause, outcome, is_doubtful=not is_clear)
         return self._go_without() if failure.code == 403 else []
 

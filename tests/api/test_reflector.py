@@ -765,13 +765,13 @@ def test_a_watch_that_is_always_cut_lags_by_seconds(
 
 def test_other_failures_count_beside_cuts() -> None:
     """Cuts of useful watches make no other pause longer or shorter, and a healthy watch ends all."""
-    reflector = watching("5")
+    reflector, busy = watching("5"), BUSY._replace(retry_after=0.0)
     for expected in (1.0, 2.0, 4.0):
         reflector.receive_failure("reset", 2.0)
         answer_version(reflector, "5")
         asked(reflector)
-        reflector.receive_error(BUSY, 0.0)
-        assert reflector.pause.longest - BUSY.retry_after == expected
+        reflector.receive_error(busy, 0.0)
+        assert reflector.pause.longest == expected
         asked(reflector)
     reflector.receive_failure("reset", LONG)
     answer_version(reflector, "5")
@@ -865,6 +865,21 @@ def test_a_refused_watch_needs_no_question() -> None:
     reflector = watching("5")
     reflector.receive_error(BUSY, 0.0)
     assert asked(reflector) == "watch 5"
+
+
+def test_a_watch_that_is_refused_for_long_is_doubted() -> None:
+    """A server that denies a watch for some seconds may have been restored meanwhile: its version is probed."""
+    reflector, soon = watching("900"), BUSY._replace(retry_after=0.0)
+    for _ in range(3):
+        reflector.receive_error(soon, 0.0)
+        assert asked(reflector) == "watch 900"
+    reflector.receive_error(soon, 0.0)
+    answer_version(reflector, "7")
+    assert asked(reflector) == f"list limit={PAGE}"
+    reflector = watching("900")
+    reflector.receive_error(soon._replace(retry_after=5.0), 0.0)
+    answer_version(reflector, "901")
+    assert asked(reflector) == "watch 900"
 
 
 # Lists without an end

@@ -19,7 +19,7 @@ from nftproxy.model.events import Listed
 from nftproxy.sources.api_client import ApiClient
 from nftproxy.sources.api_connection import Timeouts
 from nftproxy.sources.failure_texts import failure_text
-from tests.sources.api_client.following import BRIEF, RESOURCES, change, following, reach, service
+from tests.sources.api_client.following import BRIEF, RESOURCES, change, following, listings, reach, service
 from tests.support.selection import every
 from tests.support.waiting import PATIENCE
 
@@ -175,8 +175,7 @@ async def test_retry_after(server: ApiServer, cluster: ApiClient) -> None:
         server.faults.add(faults.Fault(faults.Respond(429, retry_after=1), verb=verb, resource="services"))
     async with following(server, cluster, [RESOURCES[2]]) as seen:
         await seen.until(lambda: server.watches() == 1)
-    for verb in ("list", "watch"):
-        refused, heard = server.requests(verb=verb)
+    for refused, heard in (listings(server, "services"), server.requests(verb="watch")):
         assert heard.time - refused.time >= 1.0
 
 
