@@ -16,7 +16,6 @@ import asyncio
 import base64
 import contextlib
 import re
-import socket
 import ssl
 import zlib
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Iterable, Iterator, Mapping, Sequence
@@ -30,6 +29,7 @@ import socksio
 
 from nftproxy.api.decode import show
 from nftproxy.sources.credentials import Credentials
+from nftproxy.sources.name_lookup import look_up
 from nftproxy.sources.proxies import Proxy
 from nftproxy.sources.tls import system_authorities, tls_contexts
 from nftproxy.sources.tunnel import Tunnel
@@ -77,9 +77,7 @@ class AsyncioBackend(httpcore.AsyncNetworkBackend):
         """
         error: OSError = ConnectionError(f"{host} has no address")
         try:
-            async with asyncio.timeout(timeout):
-                name = self._zoned.get(host, host)
-                found = await asyncio.get_running_loop().getaddrinfo(name, port, type=socket.SOCK_STREAM)
+            found = await self._addresses(host, port, timeout)
             for *_, place in found:
                 try:
                     async with asyncio.timeout(timeout and timeout / len(found)):
@@ -91,6 +89,13 @@ class AsyncioBackend(httpcore.AsyncNetworkBackend):
             raise error
         except OSError as failure:
             raise _error(failure, httpcore.ConnectTimeout, httpcore.ConnectError) from failure.with_traceback(None)
+
+    async def _addresses(self, host: str, port: int, timeout: float | None) -> list[Any]:  # noqa: ASYNC109
+        try:
+            async with asyncio.timeout(timeout):
+                return await look_up(self._zoned.get(host, host), port)
+        except TimeoutError:
+            raise ConnectionError(f"the name {host} isn't resolved within {timeout:g} s") from None
 
 
 def _with_zone(place: tuple[Any, ...]) -> str:

@@ -6,12 +6,18 @@ import asyncio
 import contextlib
 import socket
 import sys
+import threading
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
 
 import httpx
 import pytest
 
+from nftproxy.sources import name_lookup
+from nftproxy.sources.api_connection import Timeouts
 from nftproxy.sources.credentials import Credentials
+from nftproxy.sources.failure_texts import failure_text
 from nftproxy.sources.http_client import http_client
 
 HEAD = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
@@ -132,6 +138,55 @@ async def test_the_next_address_of_a_name_is_tried(monkeypatch: pytest.MonkeyPat
                 await client.get(f"http://127.0.0.9:{port}/")
 
 
+def names_without_an_answer(monkeypatch: pytest.MonkeyPatch) -> tuple[Counter[str], threading.Event]:
+    """Have lookups of names wait for an event, and then find 127.0.0.1.  Return their counts, and the event."""
+    asked, resolved, look_up = Counter[str](), threading.Event(), socket.getaddrinfo
+
+    def getaddrinfo(host: str, port: int, family: int, kind: int, protocol: int = 0, flags: int = 0) -> object:
+        if flags & socket.AI_NUMERICHOST:
+            return look_up(host, port, family, kind, protocol, flags)
+        asked[host] += 1
+        assert threading.current_thread().daemon, "the end of the process would wait for it"
+        resolved.wait()
+        return look_up("127.0.0.1", port, family, kind)
+
+    monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
+    return asked, resolved
+
+
+async def test_a_name_that_is_not_resolved_holds_up_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A lookup without an answer is an error in time, which names the name, and no thread of others waits for it."""
+    asked, resolved = names_without_an_answer(monkeypatch)
+    asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(1))
+    async with server(WHOLE, WHOLE) as (url, _), client_of_asyncio() as client:
+        port = httpx.URL(url).port
+        timeout = httpx.Timeout(60, connect=0.05)
+        for name in ("a.example", "a.example", "b.example"):
+            with pytest.raises(httpx.ConnectError) as caught:
+                await client.get(f"http://{name}:{port}/", timeout=timeout)
+            text = failure_text(caught.value, "x", Timeouts())
+            assert text == f"no connection to x: the name {name} isn't resolved within 0.05 s"
+        assert await asyncio.to_thread(lambda: True)
+        assert (await client.get(url, timeout=timeout)).text == "hi"
+        resolved.set()
+        assert (await client.get(f"http://a.example:{port}/")).text == "hi"
+    assert asked["b.example"] == 1
+
+
+async def test_connections_share_a_lookup(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Connections to a name at the same time need a single lookup, a connection after it a new one."""
+    asked, resolved = names_without_an_answer(monkeypatch)
+    monkeypatch.setattr(name_lookup, "SHARED", 3600.0)
+    lookups = [asyncio.create_task(name_lookup.look_up("c.example", 80)) for _ in range(8)]
+    await asyncio.sleep(0)
+    lookups.pop().cancel()
+    resolved.set()
+    assert {str(each[0][4]) for each in await asyncio.gather(*lookups)} == {"('127.0.0.1', 80)"}
+    assert asked == {"c.example": 1}
+    await name_lookup.look_up("c.example", 80)
+    assert asked == {"c.example": 2}
+
+
 @pytest.mark.parametrize("zone", ["lo", "LO"])
 async def test_an_address_is_reached_in_its_zone(monkeypatch: pytest.MonkeyPatch, zone: str) -> None:
     """A link-local address is looked up and connected to with its zone, which the server doesn't see."""
@@ -141,12 +196,12 @@ async def test_an_address_is_reached_in_its_zone(monkeypatch: pytest.MonkeyPatch
         opened.append(f"{host} {port}")
         raise ConnectionRefusedError
 
-    async def getaddrinfo(_loop: object, host: str, port: int, **_: object) -> list[object]:
+    def getaddrinfo(host: str, port: int, *_: object) -> list[object]:
         opened.append(f"{host} {port}")
         return [(socket.AF_INET6, socket.SOCK_STREAM, 6, "", ("fe80::1", port, 0, 7))]
 
     monkeypatch.setattr(asyncio, "open_connection", open_connection)
-    monkeypatch.setattr(asyncio.BaseEventLoop, "getaddrinfo", getaddrinfo)
+    monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
     async with http_client(Credentials(""), f"http://[FE80::1%25{zone}]:6443/x", None) as client:
         assert client.build_request("GET", "y").url == "http://[FE80::1]:6443/x/y"
         with pytest.raises(httpx.ConnectError):
