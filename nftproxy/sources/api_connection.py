@@ -93,6 +93,9 @@ class Connection:
         self._report_peer = report_peer
         self._client: httpx.AsyncClient | None = None
         self._is_for: tuple[Credentials, str, Proxy | None] | None = None
+        self._failed = 0
+        """Requests in a row without a useful answer.  One of several addresses of a name may take connections, and then
+        hang or answer 503, so that each such request goes to the next."""
         self.host = ""
         """The server of the last request: its name or address, with its port, and the proxy on the way."""
 
@@ -133,6 +136,7 @@ class Connection:
         self.host = _host(self._access.address)
         client, address = await self.client()
         begin, code, host = now(), "<error>", _host(address)
+        self._failed += 1
         timeout = httpx.Timeout(self.patience.connect, read=read)
         request = client.build_request(method, path, headers=headers, timeout=timeout, **kwargs)
         try:
@@ -141,6 +145,8 @@ class Connection:
         finally:
             self._report_request(RequestOutcome(code, method, host, now() - begin))
         async with aclosing(response):
+            if response.status_code < 500:
+                self._failed = 0
             self._note_answer(response)
             yield response
         if response.status_code >= 500:
@@ -194,7 +200,7 @@ class Connection:
         if self._client is None or wanted != self._is_for:
             await self.aclose()
             self._is_for = wanted
-            self._client = http_client(*wanted)
+            self._client = http_client(*wanted, self._failed)
         return self._client, address
 
     async def aclose(self) -> None:

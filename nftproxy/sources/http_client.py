@@ -46,12 +46,16 @@ class AsyncioBackend(httpcore.AsyncNetworkBackend):
             httpcore has `sni_hostname` for that, but not through a proxy.
         zoned: by IPv6 address, the address with its zone.
         handshakes: of TLS that lead through a proxy to the server: 2 if the proxy has TLS too, 0 without a proxy.
+        turn: the number of the address of a name to begin with.
     """
 
-    def __init__(self, names: Mapping[ssl.SSLContext, str], zoned: Mapping[str, str], handshakes: int) -> None:
+    def __init__(
+        self, names: Mapping[ssl.SSLContext, str], zoned: Mapping[str, str], handshakes: int, turn: int
+    ) -> None:
         self._server_names = names
         self._zoned = zoned
         self._handshakes = handshakes
+        self._turn = turn
         self._open = set[_Stream]()
 
     async def aclose(self) -> None:
@@ -67,7 +71,7 @@ class AsyncioBackend(httpcore.AsyncNetworkBackend):
         local_address: str | None = None,  # noqa: ARG002  # we set none
         socket_options: Iterable[httpcore.SOCKET_OPTION] | None = None,  # noqa: ARG002  # nor any of these
     ) -> httpcore.AsyncNetworkStream:
-        """Connect to the first address of a host that takes the connection.  All addresses share the seconds.
+        """Connect to the first address, from `turn` on, that takes the connection.  All addresses share the seconds.
 
         asyncio can try several at once (happy_eyeballs_delay), but Python 3.11 then loses sockets if it is cancelled.
 
@@ -78,7 +82,8 @@ class AsyncioBackend(httpcore.AsyncNetworkBackend):
         error: OSError = ConnectionError(f"{host} has no address")
         try:
             found = await self._addresses(host, port, timeout)
-            for *_, place in found:
+            first = self._turn % len(found)
+            for *_, place in [*found[first:], *found[:first]]:
                 try:
                     async with asyncio.timeout(timeout and timeout / len(found)):
                         reader, writer = await asyncio.open_connection(_with_zone(place), port)
@@ -207,13 +212,14 @@ _IN_NAMES = "!#$&'*+-.^_`|~"
 """The characters, beside letters and digits, that a header's name may have (RFC 9110, section 5.6.2)."""
 
 
-def http_client(credentials: Credentials, address: str, proxy: Proxy | None) -> httpx.AsyncClient:
+def http_client(credentials: Credentials, address: str, proxy: Proxy | None, turn: int = 0) -> httpx.AsyncClient:
     """Return a client of a server.  Its requests have the credentials, and it follows no redirection.
 
     Args:
         credentials: those of the server, without a plugin.
         address: the server's URL, to which the paths of requests are relative.
         proxy: the proxy on the way, None without one.
+        turn: the number of the address to begin with, if the name of the server or proxy has several.
 
     Raises:
         ConnectionError: a certificate or key is invalid, or a header would be.
@@ -224,7 +230,7 @@ def http_client(credentials: Credentials, address: str, proxy: Proxy | None) -> 
     return httpx.AsyncClient(
         base_url=url,
         headers=_headers(credentials),
-        transport=_PoolTransport(contexts, _server_name(credentials.tls_server_name, url), proxy, zoned),
+        transport=_PoolTransport(contexts, _server_name(credentials.tls_server_name, url), proxy, zoned, turn),
         trust_env=False,
         timeout=None,
     )
@@ -293,10 +299,11 @@ class _PoolTransport(httpx.AsyncBaseTransport):
         server_name: str,
         proxy: Proxy | None,
         zoned: Mapping[str, str],
+        turn: int,
     ) -> None:
         names = {context: server_name for context in contexts if context and server_name}
         handshakes = 1 + proxy.url.startswith("https:") if proxy and any(contexts) else 0
-        self._backend = AsyncioBackend(names, zoned, handshakes)
+        self._backend = AsyncioBackend(names, zoned, handshakes, turn)
         self._pools = [_pool(context, self._backend, proxy) for context in contexts]
         """The pool in use, and then those to try if it doesn't trust the server."""
 

@@ -8,6 +8,7 @@ import functools
 import gc
 import logging
 import re
+import socket
 import ssl
 import subprocess
 import time
@@ -276,3 +277,27 @@ async def test_a_kind_that_never_comes(server: ApiServer, cluster: ApiClient) ->
         await asyncio.sleep(5 * TIMES.absent)
         assert seen.requests(status=404) <= 2 * (2 + (time.monotonic() - began) / TIMES.absent)
         assert len(seen.batches["servicecidrs"]) == 1
+
+
+async def test_the_next_address_of_a_name_is_tried_after_a_failure(
+    server: ApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If the first address of the server's name takes connections and ends them, the next request tries the second."""
+    look_up = socket.getaddrinfo
+
+    def getaddrinfo(host: str, port: int, *more: int) -> list[object]:
+        names = ["127.0.0.9", "127.0.0.1"] if host == "localhost" else [host]
+        return [place for name in names for place in look_up(name, port, *more)]
+
+    async def end(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.close()
+
+    monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
+    config = server.write_kubeconfig(tmp_path / "kubeconfig", url=f"https://localhost:{server.port}")
+    async with (
+        await asyncio.start_server(end, "127.0.0.9", server.port),
+        following(server, ApiClient(str(config), times=TIMES)) as seen,
+    ):
+        await seen.right()
+        change(server)
+        await seen.right()
