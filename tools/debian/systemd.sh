@@ -21,7 +21,7 @@ trap 'find "$group" -depth -type d -exec rmdir {} +' EXIT
 
 (
     echo $BASHPID >"$group/cgroup.procs"
-    exec unshare --cgroup --ipc --net --uts --pid --fork --kill-child bash -euc '
+    exec setpriv --pdeathsig KILL unshare --cgroup --ipc --net --uts --pid --fork --kill-child bash -euc '
         mount --make-rshared root  # for LoadCredential=
         mount -t proc proc root/proc
         mount --bind root/proc/sys root/proc/sys
