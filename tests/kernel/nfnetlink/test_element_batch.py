@@ -137,6 +137,18 @@ def test_a_long_transaction_is_one(writer: ElementWriter) -> None:
     assert len(held()[IPV4, "s"]) == len(keys)
 
 
+def test_a_batch_beyond_the_room_of_a_socket_is_left_to_others(writer: ElementWriter) -> None:
+    """Of a batch that the socket doesn't take nothing is sent, and the writer goes on afterwards."""
+    execute("table ip6 nftproxy { set s { typeof ip6 daddr; }; }")
+    text = f"add element ip6 nftproxy s {{ {', '.join(f'1::{each:x}' for each in range(7_700))} }}\n"
+    assert len(text) <= MOST_CHARACTERS
+    before = nft_queries.generation()
+    assert writer.apply(text) is None
+    assert execute(text) == Commit(before, before + 1)
+    assert len(held()[IPV6, "s"]) == 7_700
+    assert writer.apply("add element ip6 nftproxy s { 2:: }\n") == Commit(before + 1, before + 2)
+
+
 class Counted:
     """A socket that counts messages, and may lose an answer."""
 
