@@ -67,7 +67,7 @@ def warn(
 
 def inform(text: str, /, *, of: str, **fields: object) -> None:
     """Log a line without a code.  It counts for a namespace, `of`, as tenants decide how many such lines there are."""
-    log.info(text, fields, extra={"of": of}, stacklevel=2)
+    log.info(text, *filter(None, [fields]), extra={"of": of}, stacklevel=2)
 
 
 def warn_of(problem: Problem, *, of: str | None = None) -> None:

@@ -16,7 +16,7 @@ import pytest
 
 from nftproxy import logs
 from nftproxy.agent.reporting.metrics import Metrics
-from nftproxy.logs import TEXT, CodeFilter, JsonFormatter, warn, warn_of
+from nftproxy.logs import TEXT, CodeFilter, JsonFormatter, inform, warn, warn_of
 from nftproxy.model.codes import Code
 from nftproxy.model.errors import Problem
 from nftproxy.model.objects import ObjectKey
@@ -285,3 +285,10 @@ def test_messages_name_their_values() -> None:
                 bad.append(f"{path.relative_to(CHECKOUT)}:{line}")
     assert bad == []
     assert found > 20
+
+
+def test_a_line_without_values(caplog: pytest.LogCaptureFixture) -> None:
+    """A line whose text has no values is logged as it stands."""
+    with caplog.at_level(logging.INFO):
+        inform("there are file descriptors again", of="")
+    assert caplog.messages == ["there are file descriptors again"]
