@@ -33,7 +33,7 @@ async def look_up(name: str, port: int) -> list[Any]:
     """Return the addresses of a name for TCP, as `socket.getaddrinfo` does.  An address is its own.
 
     Raises:
-        OSError: the name has no address, or no DNS server answers.
+        OSError: the name has no address, no DNS server answers, or no thread can be started.
     """
     with contextlib.suppress(socket.gaierror):  # it is a name
         return socket.getaddrinfo(name, port, 0, socket.SOCK_STREAM, 0, socket.AI_NUMERICHOST)
@@ -48,7 +48,11 @@ def _lookup(name: str, port: int) -> Future[list[Any]]:
         return last.found
     found = Future[list[Any]]()
     found.set_running_or_notify_cancel()  # from now on it can't be cancelled, as others may wait too
-    threading.Thread(target=_resolve, args=(found, name, port), name="lookup", daemon=True).start()
+    thread = threading.Thread(target=_resolve, args=(found, name, port), name="lookup", daemon=True)
+    try:
+        thread.start()
+    except RuntimeError as error:
+        raise OSError(f"no thread to look up the name {name} can be started: {error}") from error
     _lookups[name, port] = _Lookup(found, now)
     return found
 

@@ -7,6 +7,9 @@ from typing import Any
 
 import httpcore
 
+CONNECTIONS = 2.0
+"""How many times the seconds of a connection a proxy has for an answer: for the server's name, and for TCP."""
+
 
 class Tunnel(httpcore.AsyncNetworkStream):
     """A connection to a proxy, until TLS with the server begins.
@@ -16,13 +19,13 @@ class Tunnel(httpcore.AsyncNetworkStream):
     Args:
         stream: the connection.
         handshakes: of TLS, until it leads to the server.
-        patience: the limit of seconds for a connection.  A proxy has it for the server's name and for TCP.
+        patience: the limit of seconds for a connection.
     """
 
     def __init__(self, stream: httpcore.AsyncNetworkStream, handshakes: int, patience: float | None) -> None:
         self._stream = stream
         self._handshakes = handshakes
-        self._patience = patience and 2 * patience
+        self._patience = patience and CONNECTIONS * patience
 
     async def read(self, max_bytes: int, timeout: float | None = None) -> bytes:  # noqa: ARG002, ASYNC109
         """Return the next bytes of the proxy's answer.

@@ -10,6 +10,7 @@ import threading
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
+from unittest.mock import Mock
 
 import httpx
 import pytest
@@ -167,7 +168,7 @@ async def test_a_name_that_is_not_resolved_holds_up_nothing(monkeypatch: pytest.
             text = failure_text(caught.value, "x", Timeouts())
             assert text == f"no connection to x: the name {name} isn't resolved within 0.05 s"
         assert await asyncio.to_thread(lambda: True)
-        assert (await client.get(url, timeout=timeout)).text == "hi"
+        assert (await client.get(url, timeout=60)).text == "hi"
         resolved.set()
         assert (await client.get(f"http://a.example:{port}/")).text == "hi"
     assert asked["b.example"] == 1
@@ -185,6 +186,16 @@ async def test_connections_share_a_lookup(monkeypatch: pytest.MonkeyPatch) -> No
     assert asked == {"c.example": 1}
     await name_lookup.look_up("c.example", 80)
     assert asked == {"c.example": 2}
+
+
+async def test_a_lookup_without_a_thread_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """If no thread can be started, as at a limit of processes, a connection by name fails in words."""
+    monkeypatch.setattr(threading.Thread, "start", Mock(side_effect=RuntimeError("can't start new thread")))
+    async with client_of_asyncio() as client:
+        with pytest.raises(httpx.ConnectError) as caught:
+            await client.get("http://d.example/")
+    text = failure_text(caught.value, "x", Timeouts())
+    assert text == "no connection to x: no thread to look up the name d.example can be started: can't start new thread"
 
 
 @pytest.mark.parametrize("zone", ["lo", "LO"])

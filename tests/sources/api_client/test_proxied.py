@@ -18,6 +18,7 @@ import trustme
 from nftproxy_conformance.apiserver import ApiServer
 
 from nftproxy.model.errors import BadInput, Unavailable
+from nftproxy.sources import tunnel
 from nftproxy.sources.api_client import ApiClient
 from nftproxy.sources.api_connection import Timeouts
 from tests.sources.api_client.following import NODE, TIMES, following
@@ -176,16 +177,17 @@ async def test_a_socks_proxy_that_is_none(
 async def test_a_proxy_that_never_answers(
     server: ApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, scheme: str
 ) -> None:
-    """A proxy that takes the connection and is silent gets twice a connection's time, and is named."""
+    """A proxy that takes the connection and is silent has the time of some connections, and is named."""
     with socket.create_server(("127.0.0.1", 0)) as silent:
         url = f"{scheme}://127.0.0.1:{silent.getsockname()[1]}"
         monkeypatch.setenv("HTTPS_PROXY", url)
         way = f"0.0.0.0:{server.port} through the proxy {url} (HTTPS_PROXY)"
-        patience = Timeouts(connect=0.1, answer=3600.0, silence=3600.0)
+        monkeypatch.setattr(tunnel, "CONNECTIONS", 0.005)
+        patience = Timeouts(connect=60.0, answer=3600.0, silence=3600.0)
         client = ApiClient(str(kubeconfig(server, tmp_path)), patience=patience)
         with pytest.raises(Unavailable) as caught:
             await client.read_node(NODE)
-        assert str(caught.value) == f"no connection to {way}: the proxy doesn't answer within 0.2 s"
+        assert str(caught.value) == f"no connection to {way}: the proxy doesn't answer within 0.3 s"
 
 
 async def test_a_proxy_that_is_not_there(server: ApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
