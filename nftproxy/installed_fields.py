@@ -3,6 +3,8 @@
 Apart from installed.py, as commands read the configuration before they import the rest.
 """
 
+from typing import Any
+
 from nftproxy.extensions.algorithms.fields import DEFAULT_ALGORITHM
 from nftproxy.extensions.counts.fields import SERVICE_COUNTS
 from nftproxy.extensions.external_addresses.fields import EXTERNAL_ADDRESSES, PINGS
@@ -11,8 +13,9 @@ from nftproxy.extensions.fast_path.fields import CONNECTIONS, INTERFACES
 from nftproxy.extensions.least_connections.fields import DEFAULT_BALANCING
 from nftproxy.extensions.masquerade_address.fields import MASQUERADE_ADDRESS
 from nftproxy.model.annotations import joined
+from nftproxy.model.config_fields import ConfigField
 
-FIELDS = joined(
+FIELDS: tuple[ConfigField[Any], ...] = joined(
     (
         DEFAULT_ALGORITHM,
         DEFAULT_BALANCING,
