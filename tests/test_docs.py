@@ -155,7 +155,6 @@ def directory(tmp_path: Path) -> Path:
     return tmp_path
 
 
-@pytest.mark.timeout(600)  # a block may have the conformance tests of a template
 @needs_root
 @pytest.mark.parametrize("block", RUN_HERE)
 def test_commands_print_what_is_shown(block: list[Command], directory: Path) -> None:

@@ -17,7 +17,6 @@ CLUSTERS = 5
 """For each feature: tools/mutation runs this for each fault in a template, of which it finds three of four."""
 
 
-@pytest.mark.timeout(600)  # tools/mutation measures it beside other tests
 @pytest.mark.skipif(bool(obstacle()), reason=obstacle())
 def test_our_templates_conform() -> None:
     """All features pass on made-up clusters."""

@@ -108,7 +108,6 @@ UNSAFE = {
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
 @pytest.mark.parametrize("unsafe", UNSAFE)
 def test_the_trial_finds_losses_where_there_are_any(lab: Lab, unsafe: str) -> None:
     """With chains that look up the drawn slot only, connections are lost while endpoints change, which is noticed."""

@@ -40,7 +40,6 @@ def test_there_are_twenty() -> None:
     assert len({each["name"] for each in FAULTS}) == len(FAULTS) == 20
 
 
-@pytest.mark.timeout(600)
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda each: each["name"])
 def test_a_fault_is_caught(copy: Path, fault: dict[str, Any]) -> None:
     """Its tests fail with the fault."""

@@ -39,7 +39,6 @@ pytestmark = [
 ]
 
 
-@pytest.mark.timeout(600)
 @pytest.mark.parametrize("name", SHAPES if IS_LONG else ["iptables (nft)"])
 def test_no_connection_is_lost(name: str) -> None:
     """Through each step there and back, every new connection is served, and every kept connection goes on."""
@@ -49,7 +48,6 @@ def test_no_connection_is_lost(name: str) -> None:
     assert sum(row.new >= TRIES and row.asked >= TRIES for row in rows) == (6 if SHAPES[name].serves else 3)
 
 
-@pytest.mark.timeout(600)
 @pytest.mark.parametrize("name", SHAPES if IS_LONG else ["nftables"])
 def test_a_cluster_with_old_spellings_loses_nothing(name: str) -> None:
     """The same holds if the cluster has stored addresses with leading zeros and IPv4-mapped ones."""

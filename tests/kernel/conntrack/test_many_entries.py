@@ -33,10 +33,7 @@ CHANGES, TURNS, ROUNDS = 100, 5, 8
 is idle.
 """
 
-LONG = [
-    pytest.mark.skipif(os.environ.get("NFTPROXY_TESTS") != "long", reason="NFTPROXY_TESTS=long"),
-    pytest.mark.timeout(600),
-]
+LONG = pytest.mark.skipif(os.environ.get("NFTPROXY_TESTS") != "long", reason="NFTPROXY_TESTS=long")
 SHORT = 50_000
 A_MILLION = [
     pytest.param((1_000_000, UDP), id="a million of UDP", marks=LONG),

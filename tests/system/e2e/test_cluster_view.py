@@ -32,7 +32,7 @@ LIMITS = "beyond the memory limit of its cgroup|as the machine had no memory lef
 KILLED = rf"; \S+ ago the kernel killed an agent \(process \d+(?: of the cgroup [^)]*)?\), ({LIMITS})"
 """What the kernel's log, which is the machine's, may say of the agents of other tests."""
 
-pytestmark = [pytest.mark.skipif(bool(obstacle()), reason=obstacle()), pytest.mark.timeout(600), pytest.mark.slow]
+pytestmark = [pytest.mark.skipif(bool(obstacle()), reason=obstacle()), pytest.mark.slow]
 
 NODES = ("node-a", "node-b", "node-c")
 CLAIMANTS = {"api": IP.vip2, "mail": "10.96.0.12"}
