@@ -85,7 +85,7 @@ class Commit(msgspec.Struct, frozen=True):
     before: int
     after: int
     count: int = 1
-    """The number of our commits: more than one if a message can't be long enough (kernel/nfnetlink/large_batch.py)."""
+    """The number of our commits.  It is above one where a message can't be long enough (kernel/libnftables.py)."""
 
     @property
     def is_alone(self) -> bool:

@@ -103,7 +103,7 @@ NONSENSE = (AttributeError, KeyError, TypeError, ValueError, RecursionError)
 
 _SAY_AGAIN = 60.0
 """Seconds before the log says again that the server doesn't answer or denies a request, or that a connection broke
-under an answer, with the reason of then.  For a cut it names a single resource: a cause that cuts one cuts all."""
+under an answer, with the reason of then.  Of a cut the log names a single resource, as its cause cuts all of them."""
 
 LOOK = 2.0
 """Seconds between two looks for other credentials while the server denies a request."""

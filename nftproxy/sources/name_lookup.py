@@ -15,22 +15,25 @@ from concurrent.futures import Future
 from typing import Any, NamedTuple
 
 SHARED = 4.0
-"""Seconds in which a lookup serves further connections.  A later one asks anew, as resolv.conf may have changed."""
+"""Seconds in which a lookup serves further connections.  A later connection begins another, as resolv.conf may have
+changed."""
+MOST_AT_ONCE = 8
+"""Lookups of a name and port under way, each of which has a thread.  resolv.conf may let one take minutes."""
 
 
 class _Lookup(NamedTuple):
-    """A lookup, which may have ended, and the steady time at which it began."""
+    """A lookup, and the steady time at which it began."""
 
     found: Future[list[Any]]
     began: float
 
 
-_lookups: dict[tuple[str, int], _Lookup] = {}
-"""The last lookup of each name and port, of which a process has few."""
+_lookups: dict[tuple[str, int], list[_Lookup]] = {}
+"""The lookups of each name and port that were under way at the last one.  A process has few names."""
 
 
 async def look_up(name: str, port: int) -> list[Any]:
-    """Return the addresses of a name for TCP, as `socket.getaddrinfo` does.  An address is its own.
+    """Return the addresses of a name for TCP, as `socket.getaddrinfo` does.  An address needs no lookup.
 
     Raises:
         OSError: the name has no address, no DNS server answers, or no thread can be started.
@@ -41,11 +44,11 @@ async def look_up(name: str, port: int) -> list[Any]:
 
 
 def _lookup(name: str, port: int) -> Future[list[Any]]:
-    """Begin a lookup, or join the present one."""
+    """Begin a lookup, or join the last one that is under way."""
     now = time.monotonic()
-    last = _lookups.get((name, port))
-    if last and not last.found.done() and now - last.began < SHARED:
-        return last.found
+    present = [each for each in _lookups.get((name, port), ()) if not each.found.done()]
+    if present and (now - present[-1].began < SHARED or len(present) == MOST_AT_ONCE):
+        return present[-1].found
     found = Future[list[Any]]()
     found.set_running_or_notify_cancel()  # from now on it can't be cancelled, as others may wait too
     thread = threading.Thread(target=_resolve, args=(found, name, port), name="lookup", daemon=True)
@@ -53,7 +56,7 @@ def _lookup(name: str, port: int) -> Future[list[Any]]:
         thread.start()
     except RuntimeError as error:
         raise OSError(f"no thread to look up the name {name} can be started: {error}") from error
-    _lookups[name, port] = _Lookup(found, now)
+    _lookups[name, port] = [*present, _Lookup(found, now)]
     return found
 
 

@@ -188,6 +188,18 @@ async def test_connections_share_a_lookup(monkeypatch: pytest.MonkeyPatch) -> No
     assert asked == {"c.example": 2}
 
 
+async def test_lookups_under_way_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """While no lookup of a name ends, connections begin others now and then, up to a number of threads."""
+    asked, resolved = names_without_an_answer(monkeypatch)
+    monkeypatch.setattr(name_lookup, "SHARED", 0.0)
+    many = 3 * name_lookup.MOST_AT_ONCE
+    lookups = [asyncio.create_task(name_lookup.look_up("e.example", 80)) for _ in range(many)]
+    await asyncio.sleep(0)
+    resolved.set()
+    assert len(await asyncio.gather(*lookups)) == many
+    assert asked == {"e.example": name_lookup.MOST_AT_ONCE}
+
+
 async def test_a_lookup_without_a_thread_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     """If no thread can be started, as at a limit of processes, a connection by name fails in words."""
     monkeypatch.setattr(threading.Thread, "start", Mock(side_effect=RuntimeError("can't start new thread")))

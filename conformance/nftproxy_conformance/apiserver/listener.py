@@ -28,7 +28,7 @@ MakeSocket = Callable[[int, int], socket.socket]
 
 
 class _Server(web.Server):
-    """Answers requests until it is over.  Then it resets connections whose TLS handshake ends late."""
+    """Answers requests until it is over.  A connection whose TLS handshake ends after that is reset."""
 
     is_over = False
 

@@ -147,7 +147,7 @@ class SyncReporter:
     def caveat(self, now: Moment | None = None) -> str:
         """Return the line that each answer about the cluster needs, or "".
 
-        `now` is the moment of an answer that tells more than that, so that its parts agree; None is the present.
+        `now` is the moment of an answer that tells more than that, so that its parts agree.  None is the present.
         """
         return freshness.caveat(self.activities(), (now or self._clocks()).steady)
 

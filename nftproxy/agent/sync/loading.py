@@ -63,7 +63,7 @@ SHORTEST_QUIET, QUIET = 1.0, 4.0
 
 
 BUFFER_FOR_TEXT = 2
-"""The `net.core.wmem_max` with which a transaction fits into one message: bytes for each of its characters.
+"""A transaction fits into one message if `net.core.wmem_max` has this number of bytes for each of its characters.
 
 The kernel doubles it.  A character of declarations becomes 3 bytes, of elements up to 2.6 (`cluster-ips`)."""
 
@@ -332,12 +332,14 @@ class Loader:
     def _report_gap(self, installed: Mapping[Family, Installed | None], commits: Iterable[Commit], size: int) -> None:
         """Log that tables were replaced by several commits, although they were sent as one transaction."""
         most = max(each.count for each in commits)
+        if most <= 1:
+            return
         replaced = [
             family.table
             for family, found in installed.items()
             if found and found.has_hooks and not self._pipeline.refilled(family, found)
         ]
-        if most > 1 and replaced:
+        if replaced:
             warn(
                 Code.REPLACED_IN_PARTS,
                 "%(tables)s were replaced in %(parts)d parts, between which packets met only some of the rules: "
